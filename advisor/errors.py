@@ -177,7 +177,7 @@ class AgentTurnedOut(Forbidden):
 
 
 class NotYourJob(Forbidden):
-    """The job belongs to somebody else, and to no team of yours."""
+    """The job belongs to another owner, and to no team of yours."""
 
     code = "not_your_job"
     hint = "Ask its owner or an administrator; tokens of one team (`advisor token create --team`) share their jobs."
@@ -281,7 +281,7 @@ class JobIsLive(Conflict):
 
 
 class VersionMismatch(AdvisorError):
-    """The job is not the version that If-Match names: somebody or something changed it since."""
+    """The job is not the version that If-Match names: a user or the server changed it since."""
 
     status = 412
     code = "version_mismatch"

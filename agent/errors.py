@@ -13,7 +13,7 @@ AgentError
 ├── BadConfiguration       the agent's own configuration cannot be used
 ├── Unlaunchable           the workload cannot be started on this node
 ├── AgentStopped           the agent was asked to stop while it prepared a launch
-├── DevicesBusy            somebody else computes on the node's GPUs
+├── DevicesBusy            another process computes on the node's GPUs
 └── WorkDirInUse           another agent runs in the same work directory
 """
 
@@ -40,7 +40,7 @@ class ServerRefused(AgentError):
 
 
 class StaleSession(ServerRefused):
-    """The session was given to somebody else or is over: its ranks must go, its result is not wanted."""
+    """The session was given to another agent or is over: its ranks must go, its result is not wanted."""
 
 
 class NotCounted(ServerRefused):
@@ -84,11 +84,11 @@ class AgentStopped(AgentError):
 
 
 class DevicesBusy(AgentError):
-    """Somebody else computes on this node's GPUs; they are left alone, and nothing is measured beside them."""
+    """Another process computes on this node's GPUs; they are left alone, and nothing is measured beside them."""
 
     def __init__(self, agent: str, who: str) -> None:
         super().__init__(
-            f"Somebody else computes on the GPUs of {agent}, and a measurement beside that would be worth nothing: "
+            f"Another process computes on the GPUs of {agent}, and a measurement beside that would be worth nothing: "
             f"{who}. Wait until it has ended, give the agent other GPUs with CUDA_VISIBLE_DEVICES, or start it with "
             "--allow-busy-gpus (ADVISOR_ALLOW_BUSY_GPUS=1)."
         )

@@ -53,7 +53,7 @@ class AgentSettings(Spec):
     telemetry_hz: float = Field(default=1.0, ge=0.1, le=10)
     """Samples of the node a second while a session runs."""
     allow_busy_gpus: bool = False
-    """Whether sessions may start on GPUs that somebody else computes on."""
+    """Whether sessions may start on GPUs that another process computes on."""
     runtime_script: Path = RUNTIME_SCRIPT
     """What is put in front of the user's script."""
 

@@ -150,7 +150,7 @@ def clone_job(
 ) -> Job:
     """Submit the specification of a job as a new job of the asker.
 
-    403 `not_your_job` where the environment or the webhooks of somebody else's job may hold their secrets.
+    403 `not_your_job` where the environment or the webhooks of another owner's job may hold that owner's secrets.
     """
     receivers = Receivers.of(context.settings.webhook_hosts)
     with context.database.begin() as work:

@@ -110,7 +110,7 @@ async def _tell(
             elif loop.time() > ping_s:
                 yield KEEPALIVE_COMMENT
             else:
-                # Without a call: whether the server stops, the token still counts, somebody is still there.
+                # Without a call: whether the server stops, the token still counts, the reader is still connected.
                 await follower.wait(min(stories.rest_s, until - loop.time()))
                 continue
             ping_s = loop.time() + _PING_S

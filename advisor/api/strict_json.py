@@ -1,7 +1,7 @@
 """Request bodies: JSON that can be stored, shown and calculated with, or a 422, before any route sees it.
 
 Python's own reader takes more than JSON has (NaN), integers that it cannot print, and halves of characters that it
-cannot write again. Each of these would fail later, for somebody else: when a page shows it or a row is read. And the
+cannot write again. Each of these would fail later, for another user: when a page shows it or a row is read. And the
 framework reads `true` and `"1"` as the number 1, which the API's document does not.
 """
 

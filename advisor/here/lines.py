@@ -70,7 +70,7 @@ async def welcome(
     await line.say({"nonce": nonce, "proof": prove(secret, "node 0", certificate, str(asked.get("nonce")))})
     said = await line.hear(_HANDSHAKE_S)
     if not hmac.compare_digest(str(said.get("proof")), prove(secret, "node", certificate, nonce)):
-        raise NotProven("Somebody without the secret")
+        raise NotProven("A process without the secret")
     return line, said
 
 

@@ -98,7 +98,7 @@ def preview_job(spec: JobSpec, asker: Principal, now: datetime) -> Job:
 
 
 def may_give(asker: Principal, priority: Priority) -> bool:
-    """Whether somebody may give jobs that priority."""
+    """Whether the asker may give jobs that priority."""
     return asker.role is Role.ADMIN or priority.rank <= Priority.NORMAL.rank
 
 
@@ -216,7 +216,7 @@ def read_history(work: UnitOfWork, job_id: str) -> JobHistory:
 
 
 def may_change(asker: Principal, job: Job) -> bool:
-    """Whether somebody may cancel or continue a job and report trainings for it.
+    """Whether the asker may cancel or continue a job and report trainings for it.
 
     Its owner may, their team, and administrators.
     """
@@ -228,7 +228,7 @@ def may_change(asker: Principal, job: Job) -> bool:
 def lock_own_job(work: UnitOfWork, job_id: str, asker: Principal, if_match: str | None = None) -> Job:
     """Return a job and keep other transactions waiting.
 
-    Raises JobNotFound, NotYourJob for somebody else's, and VersionMismatch where `if_match` names another version.
+    Raises JobNotFound, NotYourJob for another owner's, and VersionMismatch where `if_match` names another version.
     """
     job = get_job(work, job_id, lock=True)
     if not may_change(asker, job):

@@ -1,4 +1,4 @@
-"""What is counted while the server runs, and what is asked of the database when somebody looks: for Prometheus.
+"""What is counted while the server runs, and what is asked of the database when Prometheus reads.
 
 Labels have few values, all of them ours: no names of jobs, agents or people, no addresses, no secrets.
 """
@@ -160,7 +160,7 @@ class Metrics:
 
 
 class _CensusTaker(Collector):
-    """Asks the database when somebody looks, at most once in a while."""
+    """Asks the database when the figures are read, at most once in a while."""
 
     def __init__(self, look: Callable[[], Census], now_s: Callable[[], float]) -> None:
         self._look, self._now_s = look, now_s

@@ -48,7 +48,7 @@ def close_visit(work: UnitOfWork, key: str) -> None:
 
 
 def mark_visit(work: UnitOfWork, key: str, principal: Principal, now: datetime) -> None:
-    """Note that somebody was there, which is a use of the visit's token too."""
+    """Note that the browser was there, which is a use of the visit's token too."""
     work.visits.mark(hash_secret(key), now)
     work.tokens.mark_used(principal.token_id, now)
 

@@ -337,7 +337,7 @@ def _is_damage(error: BaseException) -> bool:
 
 def _make_private(file: Path) -> None:
     """Let only the owner read the database: it holds what jobs keep secret. SQLite's other files take over its mode."""
-    # Where the file cannot be made or is somebody else's, SQLite says so when it is opened. One that is there is never
+    # Where the file cannot be made or is another user's, SQLite says so when it is opened. One that is there is never
     # opened here: closing it would drop the locks of every connection of this process (fcntl's), and the next process
     # that closes the file would delete the log that this process goes on writing.
     with suppress(OSError):

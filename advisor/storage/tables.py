@@ -370,7 +370,7 @@ class RunRow(Base):
 
 
 class IdempotencyRow(Base):
-    """A key that somebody submitted a job with, each token having keys of its own."""
+    """A key that a client submitted a job with, each token having keys of its own."""
 
     __tablename__ = "idempotency_keys"
 

@@ -21,7 +21,7 @@ def find_advertised_address(server_url: str) -> str:
 def offer_rendezvous(address: str) -> str:
     """Return `host:port` with a port that is free now.
 
-    Somebody else may take it before torchrun does; the session then ends as lost and is started again.
+    Another process may take it before torchrun does; the session then ends as lost and is started again.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -1,4 +1,4 @@
-"""Finds out whether somebody else computes on the GPUs before a session starts; never touches them.
+"""Finds out whether another process computes on the GPUs before a session starts; never touches them.
 
 A measurement beside another load is worth nothing, and the other's work would suffer as well.
 """
@@ -20,12 +20,12 @@ _PAUSE_S = 0.25
 
 
 def refuse_busy_gpus(gpus: Gpus, settings: AgentSettings, stopping: Callable[[float], bool]) -> list[str]:
-    """Raise DevicesBusy when somebody else computes on the GPUs; return a warning where the operator allows that."""
+    """Raise DevicesBusy when another process computes on the GPUs; return a warning where the operator allows that."""
     is_allowed = settings.allow_busy_gpus
     who = find_foreign_load(gpus, stopping, wait_s=0.0 if is_allowed else _PATIENCE_S)
     if who and not is_allowed:
         raise DevicesBusy(settings.name, who)
-    return [f"Somebody else computes on the GPUs, so that figures will vary: {who}."] if who else []
+    return [f"Another process computes on the GPUs, so that figures will vary: {who}."] if who else []
 
 
 def find_foreign_load(

@@ -1,7 +1,7 @@
 """The node's GPUs as the agent sees them, read by a child process: a driver that hangs, hangs nothing of ours.
 
-The child lives only while somebody asks: for the length of a session, and for moments before it. One that does not
-answer in time is killed and started again; after three times the driver itself is taken to be the trouble.
+The child lives only while its answers are asked for: for the length of a session, and for moments before it. One that
+does not answer in time is killed and started again; after three times the driver itself is taken to be the trouble.
 """
 
 import json

@@ -76,7 +76,7 @@ class Cause(StrEnum):
     DISK_FULL = "disk_full"
     """A disk of the node was full without the session's doing."""
     DEVICE_UNUSABLE = "device_unusable"
-    """A GPU failed, its driver does not answer, or somebody else computes on it."""
+    """A GPU failed, its driver does not answer, or another process computes on it."""
     UNLAUNCHABLE = "unlaunchable"
     """Nothing was started."""
 

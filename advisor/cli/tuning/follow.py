@@ -21,7 +21,7 @@ from advisor.protocol.views import AgentState, AgentView, JobEvent
 
 _POLL_S = 1.0
 _SILENT_S = 15.0
-"""Somebody who sees no line for longer wonders whether it still works."""
+"""A user who sees no line for longer wonders whether it still works."""
 _PATIENCE_S = 120.0
 """A server that restarts is away for a moment; the job does not notice, and neither should its watcher."""
 _SERVER_BUSY = 500

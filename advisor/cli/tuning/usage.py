@@ -24,7 +24,7 @@ def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) ->
     """Return how to train with the strategy from the files in `directory`, and what these cannot carry.
 
     Where they are not written yet the command that writes them comes first. Where nothing is to change there is no
-    command, but what written files hold, if somebody could expect the best strategy in them.
+    command, but what written files hold, if a user could expect the best strategy in them.
     """
     program = find_program()
     if not advice.changes:

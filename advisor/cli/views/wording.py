@@ -12,7 +12,7 @@ EFFECT_WORDS = {
     Effect.NUMERIC: "changes rounding",
     Effect.CONVERGENCE: "changes how the model learns",
 }
-"""What a rung means to somebody who has never heard of it."""
+"""What a rung means to a user who has never heard of it."""
 
 
 def spell_value(name: str, value: Value) -> str:

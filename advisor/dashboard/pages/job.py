@@ -62,7 +62,7 @@ def read_all_events(source: Source, job_id: str) -> list[JobEvent]:
 
 @dataclass(frozen=True)
 class _Opened:
-    """A job that somebody looks at."""
+    """A job that the guest may look at."""
 
     guest: Guest
     job: Job

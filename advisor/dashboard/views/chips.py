@@ -25,11 +25,11 @@ class Chip:
 _JOBS = {
     JobState.QUEUED: Chip("waiting", "clock", "queued", "Waits for agents."),
     JobState.RUNNING: Chip("busy", "pulse", "running", "A session is measuring."),
-    JobState.PAUSED: Chip("muted", "minus", "paused", "Starts nothing new until somebody resumes it."),
+    JobState.PAUSED: Chip("muted", "minus", "paused", "Starts nothing new until a user resumes it."),
     JobState.CANCELLING: Chip("caution", "stop", "cancelling", "Waits until every training process is gone."),
     JobState.FINISHED: Chip("good", "check", "finished", "The advice is ready."),
     JobState.FAILED: Chip("bad", "cross", "failed", "Nothing can be advised; the reason is on the page."),
-    JobState.CANCELLED: Chip("muted", "stop", "cancelled", "Somebody stopped it."),
+    JobState.CANCELLED: Chip("muted", "stop", "cancelled", "A user stopped it."),
 }
 _VERDICTS = {
     Verdict.CHANGE: Chip("good", "check", "change", "The whole interval lies above no gain."),

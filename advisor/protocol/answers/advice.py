@@ -27,7 +27,7 @@ class Verdict(StrEnum):
 
 
 class Action(StrEnum):
-    """What somebody who reads the advice should do next."""
+    """What a reader of the advice should do next."""
 
     USE = "use"
     """Put the strategy in place."""

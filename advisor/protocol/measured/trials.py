@@ -265,7 +265,7 @@ class Session(Message):
 
 
 _MOST_VOID_REPEATS = 3
-"""Races without a result after which another race that somebody asked for is given up."""
+"""Races without a result after which another race that a user asked for is given up."""
 
 
 class EarlierJob(Message):
@@ -309,7 +309,7 @@ class JobHistory(Message):
         raise KeyError(number)
 
     def awaits_repeat(self, trial: Trial) -> bool:
-        """Whether somebody asked for another race of the trial, and none that counts has begun since."""
+        """Whether a user asked for another race of the trial, and none that counts has begun since."""
         asked_at = trial.asked_again_at
         if asked_at is None:
             return False

@@ -19,7 +19,7 @@ def report_run(
 ) -> ProductionRun:
     """Take a report, and tell the job's story when throughput left the advised interval or came back.
 
-    Raises JobNotFound, and NotYourJob for somebody else's.
+    Raises JobNotFound, and NotYourJob for another owner's.
     """
     job = lock_own_job(work, job_id, asker)
     known = work.runs.get(job.id, run_id)

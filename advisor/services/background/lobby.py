@@ -25,9 +25,9 @@ class Lobby:
         """Agent -> when it asked last, all that this server ever heard."""
         self._unwritten: dict[str, datetime] = {}
         self._has_news = False
-        """Whether somebody has come whom this server had not heard of for longer than is usual."""
+        """Whether an agent has come that this server had not heard of for longer than is usual."""
         self.wake = threading.Event()
-        """Set when a look should not wait for its time: somebody new has come, or a gang was formed."""
+        """Set when a look should not wait for its time: a new agent has come, or a gang was formed."""
 
     @contextmanager
     def wait(self, agent_id: str, call: Callable[[], None], now: datetime) -> Iterator[None]:
@@ -58,7 +58,7 @@ class Lobby:
     def look(self, now: datetime) -> bool:
         """Write down who was heard of, and call the agents that places wait for.
 
-        Return whether somebody has come who was not there before: more gangs may be possible.
+        Return whether an agent has come that was not there before: more gangs may be possible.
         """
         with self._lock:
             heard: dict[str, datetime] = {}

@@ -1,4 +1,4 @@
-"""Repeating: a strategy that the search has measured races the baseline once more, because somebody asked for it.
+"""Repeating: a strategy that the search has measured races the baseline once more, because a user asked for it.
 
 What the search recommends rests on all races of a strategy together, and the verdict on races of its own: asking for
 more of them can refine the choice, and bias no number that is reported.

@@ -60,7 +60,7 @@ def clone_job(
     Its priority becomes normal where the asker may not give the one of the job.
 
     Raises JobNotFound, IdempotencyConflict, InvalidJob for a webhook that is listed no longer, and NotYourJob where the
-    specification holds somebody else's environment or webhooks: those may be secrets, and a clone would use them.
+    specification holds another owner's environment or webhooks: those may be secrets, and a clone would use them.
     """
     job = get_job(work, job_id)
     if (job.spec.workload.environment or job.spec.webhooks) and not may_change(asker, job):

@@ -20,7 +20,7 @@ _MOST_AHEAD = 64
 """Questions that may wait before none is thought about ahead of being asked: its answer would come too late."""
 _AT_MOST = 4
 _PATIENCE_S = 0.25
-"""As often as somebody has waited this long for a thought, another thread begins, up to the most."""
+"""As often as an agent has waited this long for a thought, another thread begins, up to the most."""
 
 Key = tuple[str, str | None]
 """A job, and the session it is asked for; None where the job itself asks."""

@@ -34,7 +34,7 @@ class Agent:
     ends_at: datetime | None = None
     """When its allocation ends and the agent with it; None: no end is known."""
     removed_at: datetime | None = None
-    """Since when it is removed: only its name is known, until somebody registers under it."""
+    """Since when it is removed: only its name is known, until an agent registers under it."""
 
 
 class Agents:
@@ -91,7 +91,7 @@ class Agents:
     ) -> bool:
         """Note that an agent has started again, perhaps on other hardware and for another while.
 
-        Return whether it still was what `was_removed` says: somebody may have removed it since it was looked up.
+        Return whether it still was what `was_removed` says: a user may have removed it since it was looked up.
         """
         known = AgentRow.removed_at.is_not(None) if was_removed else _KNOWN
         query = update(AgentRow).where(AgentRow.id == agent_id, known)

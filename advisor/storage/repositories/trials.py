@@ -52,7 +52,7 @@ class Trials:
         self._connection.execute(query.values(closed))
 
     def ask_again(self, job_id: str, number: int, now: datetime) -> None:
-        """Note that somebody wants another race of a trial."""
+        """Note that a user wants another race of a trial."""
         query = update(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number == number)
         self._connection.execute(query.values(asked_again_at=now))
 

@@ -36,7 +36,7 @@ class Visits:
         return (row.token_id, row.seen_at) if row else None
 
     def mark(self, key_sha256: str, now: datetime) -> None:
-        """Note that somebody was there."""
+        """Note that the browser was there."""
         query = update(VisitRow).where(VisitRow.key_sha256 == key_sha256)
         self._connection.execute(query.values(seen_at=now))
 

@@ -58,7 +58,7 @@ class DatabaseFile:
         flock's locks and those of SQLite (fcntl's) do not see each other.
         """
         if len(self._locks) == 1:
-            # Where it is somebody else's, SQLite says so when it is opened.
+            # Where it is another user's, SQLite says so when it is opened.
             with suppress(OSError):
                 self._lock(os.open(self.path, os.O_RDONLY))
 

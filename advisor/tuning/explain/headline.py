@@ -102,7 +102,7 @@ def say_answer(grounds: Grounds) -> Answer:
 
 
 def choose_action(grounds: Grounds) -> Action:
-    """Return what somebody who reads the answer should do."""
+    """Return what a reader of the answer should do."""
     if grounds.verdict is Verdict.CHANGE:
         return Action.USE
     # What failed is not tried again: a check has nothing else to go on with.

@@ -131,7 +131,7 @@ def test_session_starts_beside_somebody_else_where_that_is_allowed(
     start_on_gpus(allow_busy_gpus=True)
     session = server.assign(session_id, make_workload(RANKS), ("a0",))
     wait_for(lambda: any(beat["steps"] for beat in session.beats), timeout_s=60)
-    assert "Somebody else computes on the GPUs" in session.log
+    assert "Another process computes on the GPUs" in session.log
 
 
 @pytest.mark.alone

@@ -14,7 +14,7 @@ _LONGEST = 20
 
 @dataclass(frozen=True)
 class Cluster:
-    """What somebody asks about, as they wrote it; an empty field is as measured."""
+    """The cluster that the reader asks about, as typed; an empty field is as measured."""
 
     nodes: str = ""
     rate: str = ""

@@ -48,7 +48,7 @@ class TrialPage:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Whether the trial can be measured again, and whether somebody has asked for it."""
+    """Whether the trial can be measured again, and whether a user has asked for it."""
 
     may_ask: bool
     is_awaited: bool
