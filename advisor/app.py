@@ -24,7 +24,6 @@ from advisor.api.edge.problems import NothingThere, answer_with_problems, docume
 from advisor.api.edge.refusals import HostCheck, StandbyCheck
 from advisor.api.edge.requests import PREFIX, RequestWatch
 from advisor.api.health import router as health
-from advisor.api.metrics import router as figures
 from advisor.api.stories import write_event
 from advisor.errors import Unavailable
 from advisor.protocol.views import EventKind
@@ -149,10 +148,9 @@ def create_app(
     app.include_router(api, prefix=PREFIX)
     app.mount(PREFIX, NothingThere(api))
     app.router.routes.append(Route(PREFIX, NothingThere(api)))
-    for router in (health, figures):
-        app.include_router(router)
-        addresses = [route.path for route in router.routes if isinstance(route, Route)]
-        app.router.routes += [Route(path, NothingThere(router)) for path in addresses]
+    app.include_router(health)
+    addresses = [route.path for route in health.routes if isinstance(route, Route)]
+    app.router.routes += [Route(path, NothingThere(health)) for path in addresses]
     answer_with_problems(app)
     document_problems(app)
     # Last, because it answers for everything that no other route takes.

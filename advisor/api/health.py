@@ -1,9 +1,13 @@
-"""Whether the server lives and whether it can serve: for whatever starts and watches it. No token is needed."""
+"""For what starts and watches the server: whether it lives and can serve, without a token, and Prometheus' figures."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 
+from advisor.api.access import Reader
 from advisor.api.context import Here
 from advisor.errors import DiskFull, Standby, Unavailable
+
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 router = APIRouter(tags=["health"])
 
@@ -26,3 +30,9 @@ def readyz(context: Here) -> dict[str, str]:
     except Unavailable as error:
         raise Unavailable("The database does not answer.") from error
     return {"status": "ready"}
+
+
+@router.get("/metrics", response_class=PlainTextResponse, summary="Figures for Prometheus")
+def read_metrics(_: Reader, context: Here) -> Response:
+    """Return this server's figures in Prometheus' text format; what the database was asked is at most 5 s old."""
+    return Response(context.metrics.write(), media_type=_CONTENT_TYPE)

@@ -1,11 +1,11 @@
-"""`advisor run`: a real training under an advised strategy; the node's side does it."""
+"""`advisor run` and `advisor exec`: a real training under an advised strategy, and what an agent would start."""
 
 import os
 import sys
 
 import typer
 
-from advisor.local.agents import training_environment
+from advisor.local.agents import AGENT_COMMAND, training_environment
 from advisor.local.process import PYTHON
 
 
@@ -19,3 +19,10 @@ def run(context: typer.Context) -> None:
     }
     environment = {**training_environment(os.environ), **tokens}
     os.execve(words[0], words, environment)  # noqa: S606 - our own Python, never a shell
+
+
+def execute(context: typer.Context) -> None:
+    """Show exactly what an agent would start for a command; with --run, start it once and measure it."""
+    sys.stdout.flush()
+    words = [*AGENT_COMMAND, "exec", *context.args]
+    os.execve(words[0], words, training_environment(os.environ))  # noqa: S606 - our own Python, never a shell
