@@ -40,7 +40,7 @@ def describe_by_hand(name: str, values: Mapping[str, Value]) -> str:
     line = ""
     if name in _LINES:
         line = _LINES[name].format(value=values[name])
-    elif CATALOGUE[name].place is Place.DATA_READING:
+    elif name in CATALOGUE and CATALOGUE[name].place is Place.DATA_READING:
         argument = f"{name.removeprefix('loader_')}={values[name]!r}"
         line = f"give DataLoader(..., {argument}) for the training."
     elif name == "sharding_stage":

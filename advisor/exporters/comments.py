@@ -6,7 +6,6 @@ from advisor.protocol.answers.advice import Advice, Provenance, Verdict, name_pr
 from advisor.protocol.answers.carried import Carried, write_line
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, spell_with_unit
 from advisor.protocol.training.workload import WorkloadKind
 
@@ -81,7 +80,7 @@ def head_lines(
     for knob, value in advice.changes.items():
         before = describe_value(advice.baseline[knob])
         known = f" ({name_provenance(provenance[knob])})" if knob in provenance else " (not expressed here)"
-        title = CATALOGUE.spell_name(knob, advice.software)
+        title = advice.catalogue.spell_name(knob, advice.software)
         called = f"{title} ({knob})" if title != knob else knob
         lines.append(f"Changed: {called} from {before} to {describe_value(value)}{known}.")
     carried = sum(knob in provenance for knob in advice.changes)

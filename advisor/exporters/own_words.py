@@ -3,6 +3,7 @@
 A pure function of advice and job. `run.sh` needs none of them: they are for people who own the script.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping
 
 from advisor.exporters.by_hand import (
@@ -22,6 +23,7 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Message, Value
 from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.training.own_knobs import OwnKnob, spell
 from advisor.protocol.training.workload import WorkloadKind
 
 _FOR_PADDLE = frozenset({"FLAGS_fraction_of_gpu_memory_to_use"})
@@ -46,9 +48,12 @@ def list_own_lines(advice: Advice, job: Job) -> tuple[OwnLine, ...]:
     if job.spec.workload.kind is not WorkloadKind.PYTORCH:
         return ()
     values = typed_values(advice)
-    left = [name for name in advice.changes if name in CATALOGUE and idle_because(name, values) is None]
+    left = [
+        name for name in advice.changes if name in advice.catalogue and idle_because(name, values) is None
+    ]
     lines = []
     for told in (
+        *(_say_own(knob, values) for knob in job.spec.workload.own if knob.name in left),
         *_variables(left, values, job),
         *_arguments(advice, job),
         *_script(left, values, job),
@@ -58,6 +63,26 @@ def list_own_lines(advice: Advice, job: Job) -> tuple[OwnLine, ...]:
             left = [name for name in left if name not in knobs]
             lines.append(told.model_copy(update={"knobs": knobs}))
     return tuple(lines)
+
+
+def _say_own(knob: OwnKnob, values: Mapping[str, Value]) -> OwnLine:
+    """What to write where a knob of the user's own stands."""
+    value = spell(values[knob.name])
+    words = shlex.join(knob.words.get(value, ())) or value
+    if knob.is_command:
+        return OwnLine(text=words, where="the command", knobs=(knob.name,))
+    if knob.words:
+        return OwnLine(text=words, where="at the end of the command", knobs=(knob.name,))
+    if knob.file:
+        path, key = knob.file
+        return OwnLine(text=f"{key} = {value}", where=f"in {path}", knobs=(knob.name,))
+    if knob.variable:
+        return OwnLine(text=f"{knob.variable}={value}", where="before the launch command", knobs=(knob.name,))
+    if knob.at.startswith("-"):
+        return OwnLine(text=f"{knob.at} {value}", where="in the command", knobs=(knob.name,))
+    return OwnLine(
+        text=f"{knob.at or knob.name} = {value}", where=f"{knob.describe_place()}", knobs=(knob.name,)
+    )
 
 
 def _variables(names: Iterable[str], values: Mapping[str, Value], job: Job) -> list[OwnLine]:
@@ -111,7 +136,7 @@ def _script(names: Iterable[str], values: Mapping[str, Value], job: Job) -> list
         lines.append(OwnLine(text=text, where="around the forward", knobs=("amp", "amp_dtype")))
     for name in names:
         value = values[name]
-        if CATALOGUE[name].place is Place.DATA_READING and name.startswith("loader_"):
+        if name in CATALOGUE and CATALOGUE[name].place is Place.DATA_READING and name.startswith("loader_"):
             lines.append(
                 OwnLine(text=f"DataLoader(…, {name.removeprefix('loader_')}={value!r})", knobs=(name,))
             )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Knob
 
 
 def is_timed(advice: Advice, knob: str) -> bool:
@@ -14,18 +15,18 @@ def is_timed(advice: Advice, knob: str) -> bool:
 
 def select_knobs(advice: Advice) -> tuple[str, ...]:
     """Return the timed knobs and the members of their groups, in the catalogue's order."""
-    meant = {_group_of(knob) for knob in CATALOGUE if is_timed(advice, knob)}
-    return tuple(knob for knob in CATALOGUE if _group_of(knob) in meant)
+    meant = {_group_of(knob) for knob in advice.catalogue.values() if is_timed(advice, knob.name)}
+    return tuple(knob.name for knob in advice.catalogue.values() if _group_of(knob) in meant)
 
 
-def _group_of(knob: str) -> str:
+def _group_of(knob: Knob) -> str:
     """The switch that was in force with a knob when it was timed; its own name where there is none."""
-    return CATALOGUE[knob].needs or CATALOGUE[knob].timed_with or knob
+    return knob.needs or knob.timed_with or knob.name
 
 
 def idle_because(knob: str, values: Mapping[str, Value]) -> str | None:
     """Return a sentence when another knob's value makes `knob` idle in a strategy, else None."""
-    return CATALOGUE[knob].inactive_because(values)
+    return CATALOGUE[knob].inactive_because(values) if knob in CATALOGUE else None
 
 
 def typed_values(advice: Advice) -> dict[str, Value]:
@@ -33,4 +34,6 @@ def typed_values(advice: Advice) -> dict[str, Value]:
 
     Ranges are not judged: a script may stand outside the range that a search would try.
     """
-    return {name: knob.kind(advice.strategy.get(name, knob.default)) for name, knob in CATALOGUE.items()}
+    return {
+        name: knob.kind(advice.strategy.get(name, knob.default)) for name, knob in advice.catalogue.items()
+    }

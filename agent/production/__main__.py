@@ -106,6 +106,7 @@ def run(
         # Tuning leaves knobs alone that no strategy sets.
         left = [name for name in leave or () if not tune or (file is not None and name in file.changes)]
         plan = make_plan(file, settings or (), left)
+        command = plan.settle(command, Path.cwd())
         program = find_program(command[0], os.environ)
     except Unusable as error:
         _fail(str(error), INVALID)

@@ -13,10 +13,14 @@ from pathlib import Path
 
 from advisor.protocol.answers.strategy_file import StrategyFile, choose_at_launch, choose_changes
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, join_own
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.training.own_knobs import OwnKnob
+from advisor.protocol.training.settling import list_variables
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 from agent.backends.injection import find_lost_paths
+from agent.backends.own_knobs import settle_command
+from agent.errors import Unlaunchable
 from agent.runtime.inject.variables import UNCHANGED, put_under
 from agent.runtime.link.environment import BASE
 
@@ -41,8 +45,22 @@ class Plan:
     """The training that it was measured on; None where nothing was measured."""
     baseline: Mapping[str, Value] = field(default_factory=dict)
     """What the script itself had when it was measured, for the changed knobs."""
+    own: tuple[OwnKnob, ...] = ()
+    """The training's own knobs."""
     least_samples_per_s: float | None = None
     """The lower end of the advised throughput; None where nothing like it was measured."""
+
+    def settle(self, command: Sequence[str], working_dir: Path) -> list[str]:
+        """Return the command with the training's own knobs in it; changed copies of files lie in a new folder.
+
+        Raises Unusable naming the file, the key or the option that is missing.
+        """
+        if not self.own or not self.changes:
+            return list(command)
+        try:
+            return settle_command(self.own, self.changes, command, working_dir)
+        except (Unlaunchable, ValueError) as error:
+            raise Unusable(str(error)) from error
 
     def build_environment(
         self,
@@ -70,9 +88,14 @@ class Plan:
             strategy["changes"] = {}
         if report is not None:
             strategy["report"] = str(report)
-        at_launch = choose_at_launch(self.changes, self.holds_for)
+        catalogue = join_own(self.own)
+        at_launch = choose_at_launch(self.changes, self.holds_for, catalogue)
         under = put_under(
-            str(RUNTIME), variables, strategy, at_launch, CATALOGUE.list_variables(self.changes)
+            str(RUNTIME),
+            variables,
+            strategy,
+            at_launch,
+            catalogue.list_variables(self.changes) | list_variables(self.own, self.changes),
         )
         return {**under, **({BASE: json.dumps(self.changes)} if tune and self.changes else {})}
 
@@ -85,7 +108,8 @@ def make_plan(file: StrategyFile | None, settings: Sequence[str], leave: Sequenc
             f"run.sh or the Paddle files of `advisor export {file.job_id}`."
         )
     try:
-        changes = choose_changes(file.changes if file else {}, settings, leave)
+        known = file.catalogue if file else CATALOGUE
+        changes = choose_changes(file.changes if file else {}, settings, leave, known)
     except ValueError as error:
         raise Unusable(str(error)) from error
     if file is None:
@@ -100,6 +124,7 @@ def make_plan(file: StrategyFile | None, settings: Sequence[str], leave: Sequenc
         f"{name}: {file.headline if is_as_advised else changes.describe() + ', which was not measured together'}",
         file.holds_for,
         {knob: file.baseline[knob] for knob in changes if knob in file.baseline},
+        file.own,
         file.least_samples_per_s if is_as_advised else None,
     )
 

@@ -48,6 +48,10 @@ class Signals(Protocol):
 
 
 current_runtime: Optional[Signals] = None
+own_values: Dict[str, Any] = {}
+"""What `fleet_advisor.knob` answers for the knobs that change between two steps."""
+own_asked: Dict[str, int] = {}
+"""How often the script asked for each of its own knobs."""
 
 
 def set_current(runtime: Optional[Signals]) -> None:

@@ -21,6 +21,7 @@ from advisor.protocol.measured.messages import Assignment, Trouble
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockPlan
 from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.settling import say_placed
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from agent.backends.results import LONGEST_LINE, RESULTS_FILE, Results, Step
 from agent.guard.progress import Hang
@@ -278,6 +279,10 @@ class OutputReader:
         """Return what proves that the launch's knobs are in force, and what is missing where nothing does."""
         workload, about = self._assignment.workload, self._results.about
         words = list_substituted(workload.command)
+        placed = {
+            knob.name: say_placed(knob, plan.overrides.get(knob.name, knob.own_value))
+            for knob in workload.own
+        }
         consumed: dict[str, str] = {}
         not_consumed: dict[str, str] = {}
         for name in plan.overrides:
@@ -285,6 +290,8 @@ class OutputReader:
                 not_consumed[name] = about.not_consumed[name]
             elif name in about.consumed:
                 consumed[name] = about.consumed[name]
+            elif placed.get(name):
+                consumed[name] = placed[name]
             elif name in words:
                 value = spell_plainly(plan.overrides[name])
                 consumed[name] = f"{value} stands in the command, in the place of {words[name]}."

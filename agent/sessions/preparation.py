@@ -13,6 +13,7 @@ from advisor.protocol.measured.messages import AgentRegistered, Assignment
 from advisor.protocol.training.workload import Workload
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace, name_working_dir
+from agent.backends.own_knobs import settle_assignment
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.errors import Unlaunchable
@@ -53,6 +54,7 @@ def prepare_launch(
 
     Raises Unlaunchable for what the operator or this node refuses, AgentStopped when the agent is to stop meanwhile.
     """
+    assignment = settle_assignment(assignment, place)
     workload, settings = assignment.workload, context.settings
     backend = BACKENDS[workload.kind]
     refusal = find_refusal(

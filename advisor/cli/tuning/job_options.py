@@ -17,6 +17,9 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.nodes.cluster import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
+from advisor.protocol.training.key_files import read_key
+from advisor.protocol.training.own_knob_texts import read_own_knob, read_variants
+from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.workload import Injection, WorkloadKind
 
 SEARCH, TRAINED, WHERE = "What is searched", "What is trained", "Where it is measured"
@@ -82,6 +85,34 @@ def _read_labels_of(option: str) -> Callable[[Sequence[str]], dict[str, str]]:
         return labels
 
     return read
+
+
+def _read_file_knobs(typed: Sequence[str]) -> list[dict[str, Any]]:
+    """`config.toml:training.batch=1,2` as a knob, with the value that the file has today."""
+    knobs = []
+    for text in typed:
+        try:
+            fields = read_own_knob(text)
+            path, key = OwnKnob.model_validate(fields).file or ("", "")
+            if not path:
+                raise ValueError("name a .json, .yaml or .toml file and a key of it")
+            today = read_key(Path(path), key)
+            is_word = isinstance(fields["values"][0], str)
+            knobs.append({**fields, "baseline": str(today).lower() if isinstance(today, bool) else today})
+            if is_word:
+                knobs[-1]["baseline"] = str(knobs[-1]["baseline"])
+        except (ValueError, OSError) as error:
+            raise _wrong(
+                f"--knob-file {text}: {error}", "Write it as --knob-file config.toml:training.batch=1,2,4."
+            ) from error
+    return knobs
+
+
+def _read_variants(typed: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        return [read_variants(typed)]
+    except ValueError as error:
+        raise _wrong(f"--variant: {error}", "Write it as --variant 'fsdp: --engine fsdp'.") from error
 
 
 def _read_paths(typed: Sequence[Path]) -> list[str]:
@@ -284,9 +315,44 @@ class TuneOptions(JobOptions):
     knob: Annotated[
         list[str] | None,
         typer.Option(
-            help="Search only this knob; repeatable.", autocompletion=complete_knob, rich_help_panel=SEARCH
+            metavar="KNOB[=V,V]",
+            help="Search only this knob. With values, a knob of your own beside the others: 'micro=1,2,4:exact' stands "
+            "for '${micro}' in the command, '--batch=1,2,4' for that option, '$NAME=…' for a variable (docs/own-knobs"
+            ".md). Repeatable.",
+            autocompletion=complete_knob,
+            rich_help_panel=SEARCH,
         ),
-        Fills("knobs"),
+        Fills("knobs", read=lambda typed: [name for name in typed if "=" not in name]),
+    ] = None
+    knob_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE:KEY=V,V",
+            help="A key of a JSON, YAML or TOML file that the command names, e.g. config.toml:training.batch=1,2,4; "
+            "trials read a changed copy. Repeatable.",
+            rich_help_panel=SEARCH,
+        ),
+        Fills("workload.own"),
+    ] = None
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME: WORDS",
+            help="One of several groups of words for the end of the command, or the place of '${variant}'; the first "
+            "is today's. E.g. 'ddp: --engine ddp', 'fsdp: --engine fsdp'.",
+            rich_help_panel=SEARCH,
+        ),
+        Fills("workload.own"),
+    ] = None
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help="What must hold of every strategy, e.g. 'micro * accumulate == 8'; also over world_size, nodes and "
+            "gpus_per_node. Repeatable.",
+            rich_help_panel=SEARCH,
+        ),
+        Fills("workload.require"),
     ] = None
     freeze: Annotated[
         list[str] | None,
@@ -361,6 +427,13 @@ class TuneOptions(JobOptions):
     def fill(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """As of every job; a testbed says how many nodes there are."""
         filled = super().fill(body)
+        own = [
+            *(text for text in self.knob or () if "=" in text),
+            *(_read_file_knobs(self.knob_file) if self.knob_file else ()),
+            *(_read_variants(self.variant) if self.variant else ()),
+        ]
+        if own:
+            filled["workload"] = {**filled["workload"], "own": own}
         if self.testbed is not None and self.nodes is None:
             filled["nodes"] = filled["testbed"].nodes
         return filled

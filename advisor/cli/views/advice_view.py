@@ -27,7 +27,6 @@ from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, Rung
 from advisor.protocol.answers.why import say_unmeasured
 from advisor.protocol.gains import End, Quality, spell_gain
 from advisor.protocol.kinds import Effect
-from advisor.protocol.knobs.catalogue import CATALOGUE
 
 
 def render_advice(
@@ -140,7 +139,7 @@ def _changes(advice: Advice) -> RenderableType:
         why = Text(reason.sentence if reason else "Part of the strategy that was measured as a whole.")
         if reason and reason.evidence:
             why.append(f" In force: {reason.evidence}", style="dim")
-        name = CATALOGUE.spell_name(knob, advice.software)
+        name = advice.catalogue.spell_name(knob, advice.software)
         called = Text.assemble((name, "bold"), (f"\n{knob}" if name != knob else "", "dim"))
         table.add_row(called, f"{spell_value(knob, before)} → {spell_value(knob, after)}", why)
     others = say_unmeasured(advice)

@@ -27,7 +27,6 @@ from advisor.protocol.gains import (
     spell_range,
 )
 from advisor.protocol.kinds import Effect
-from advisor.protocol.knobs.catalogue import CATALOGUE
 
 _LABEL_COLUMNS = 7
 _WATCHED = 2
@@ -190,7 +189,7 @@ def _tabulate_lines(lines: tuple[OwnLine, ...], changes: int) -> RenderableType:
 def _say_what_to_do(advice: Advice) -> str:
     """The one line that says what to do; a change has its command above it, and only a reservation here."""
     if advice.verdict is Verdict.CHANGE:
-        inexact = [name for name in advice.changes if CATALOGUE[name].effect is not Effect.EXACT]
+        inexact = [name for name in advice.changes if advice.catalogue[name].effect is not Effect.EXACT]
         return "Compare the accuracy of one full training before you rely on it." if inexact else ""
     return advice.what_to_do
 
@@ -205,7 +204,7 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
     for knob, after in advice.changes.items():
         reason = reasons.get(knob)
         before = reason.before if reason else advice.baseline.get(knob, "")
-        name = Text(CATALOGUE.spell_name(knob, advice.software), style="bold")
+        name = Text(advice.catalogue.spell_name(knob, advice.software), style="bold")
         table.add_row(
             name,
             spell_value(knob, before),
@@ -216,7 +215,7 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
     if rest := say_rest(advice):
         parts.append(Text(rest, style="dim"))
     parts.append(Text(_say_effects(advice), style="dim"))
-    if any(CATALOGUE.spell_name(knob, advice.software) != knob for knob in advice.changes):
+    if any(advice.catalogue.spell_name(knob, advice.software) != knob for knob in advice.changes):
         names = ", ".join(advice.changes)
         parts.append(Text(f"PaddlePaddle Fleet's names, in this order: {names}.", style="dim"))
     return Group(*parts)
@@ -224,12 +223,14 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
 
 def _say_effects(advice: Advice) -> str:
     inexact = {
-        name: CATALOGUE[name].effect for name in advice.changes if CATALOGUE[name].effect is not Effect.EXACT
+        name: effect
+        for name in advice.changes
+        if (effect := advice.catalogue[name].effect) is not Effect.EXACT
     }
     if not inexact:
         return "All keep the mathematics exact."
     return " ".join(
-        f"{CATALOGUE.spell_name(name, advice.software)} {EFFECT_WORDS[effect]}."
+        f"{advice.catalogue.spell_name(name, advice.software)} {EFFECT_WORDS[effect]}."
         for name, effect in inexact.items()
     )
 

@@ -9,6 +9,7 @@ from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.reach import describe_in_environment, fill_command, list_given, list_substituted
+from advisor.protocol.training.settling import settle
 
 _PLACES = {
     "strategy_file": "$strategy_file",
@@ -29,7 +30,7 @@ def choose_values(advice: Advice, job: Job) -> dict[str, Value]:
 
 def export_command(advice: Advice, job: Job) -> Exported:
     """Return the launch script; arguments go to the command."""
-    workload, values = job.spec.workload, choose_values(advice, job)
+    workload, values = settle(job.spec.workload, advice.changes), choose_values(advice, job)
     provenance = {name: advice.provenance.get(name, Provenance.CARRIED) for name in values}
     warnings = []
     if workload.environment:

@@ -8,6 +8,8 @@ from advisor.exporters.selection import idle_because, typed_values
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.training.launch_command import LaunchCommand, UnlaunchableCommand, parse_command
+from advisor.protocol.training.settling import list_file_values, settle
+from advisor.protocol.training.workload import Workload
 
 RUNTIME = "fleet_advisor_runtime.pyz"
 """The archive with the runtime."""
@@ -66,12 +68,19 @@ def export_torchrun(advice: Advice, job: Job) -> Exported:
         warnings.append(
             f"The job set variables of its own, whose values are not repeated here; set them too: {names}."
         )
+    for path, keys in list_file_values(job.spec.workload, advice.changes).items():
+        told = ", ".join(f"{key} = {value}" for key, value in keys.items())
+        warnings.append(
+            f"Write {told} into {path} yourself: the file is yours, and trials read a changed copy."
+        )
     head = head_lines(advice, job, _TITLE, provenance, warnings, idle)
     return Exported(
         format="torchrun",
         filename="run.sh",
         media_type="text/x-shellscript; charset=utf-8",
-        content="#!/usr/bin/env bash\n" + comment(head) + _write_script(job),
+        content="#!/usr/bin/env bash\n"
+        + comment(head)
+        + _write_script(job, settle(job.spec.workload, advice.changes)),
         provenance=provenance,
         unmapped=idle,
         warnings=tuple(warnings),
@@ -79,7 +88,7 @@ def export_torchrun(advice: Advice, job: Job) -> Exported:
     )
 
 
-def _write_script(job: Job) -> str:
+def _write_script(job: Job, workload: Workload) -> str:
     lines = [
         "set -euo pipefail",
         'here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"',
@@ -88,8 +97,8 @@ def _write_script(job: Job) -> str:
     ]
     if job.spec.workload.working_dir != ".":
         lines.append(f"cd -- {shlex.quote(job.spec.workload.working_dir)}")
-    launch = _parse(job)
-    words = [shlex.join(job.spec.workload.command)]
+    launch = _parse(workload)
+    words = [shlex.join(workload.command)]
     if launch is not None:
         words = [shlex.join(launch.typed_launcher)]
         if job.spec.nodes > 1 and launch.is_torchrun and not launch.names_rendezvous:
@@ -108,8 +117,8 @@ def _write_script(job: Job) -> str:
     return "\n".join([*lines, f'{run} {" ".join(words)} "$@"']) + "\n"
 
 
-def _parse(job: Job) -> LaunchCommand | None:
+def _parse(workload: Workload) -> LaunchCommand | None:
     try:
-        return parse_command(job.spec.workload.command)
+        return parse_command(workload.command)
     except UnlaunchableCommand:
         return None

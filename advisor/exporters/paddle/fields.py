@@ -90,7 +90,9 @@ def choose_fields(advice: Advice, job: Job, target: str | None = None) -> Paddle
     size = float(values[SIZE])
     _round_for_paddle(values, advice, chosen)
     layout = Layout(job.facts.world_size, job.facts.nodes) if job.facts else None
-    chosen.warnings += broken_rules(DistributedStrategy().model_copy(update=values), layout)
+    chosen.warnings += broken_rules(
+        DistributedStrategy().model_copy(update={name: values[name] for name in CATALOGUE}), layout
+    )
     for knob in CATALOGUE:
         _place(knob, knob in meant, values, advice, chosen)
     _let_static_programs_fuse(size, is_limited, job, chosen)

@@ -18,7 +18,6 @@ from advisor.exporters.summary.text import KNOWN
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.gains import End, Quality, spell_gain
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.trials import JobHistory
 
 _WIDTH, _HEIGHT, _MARGIN = 600, 70, 60
@@ -102,7 +101,7 @@ def _draw_interval(gain: Interval) -> str:
 
 
 def _call(knob: str, advice: Advice) -> str:
-    title, name = CATALOGUE.spell_name(knob, advice.software), f"<code>{escape(knob)}</code>"
+    title, name = advice.catalogue.spell_name(knob, advice.software), f"<code>{escape(knob)}</code>"
     return f'{escape(title)}<br><span class="quiet">{name}</span>' if title != knob else name
 
 

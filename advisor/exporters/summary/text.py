@@ -7,7 +7,6 @@ from advisor.exporters.exported import Exported, FormatInfo
 from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Advice, Provenance, Verdict
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.knobs.catalogue import CATALOGUE
 
 KNOWN = {
     Provenance.MEASURED: "varied and timed as this very knob",
@@ -46,7 +45,7 @@ def write_summary(
     for knob, value in advice.changes.items():
         known = advice.provenance.get(knob, Provenance.CARRIED)
         before = describe_value(advice.baseline[knob])
-        title = CATALOGUE.spell_name(knob, advice.software)
+        title = advice.catalogue.spell_name(knob, advice.software)
         called = f"{title} ({knob})" if title != knob else knob
         lines.append(one_line(f"{called}: {before} -> {describe_value(value)} ({KNOWN[known]})"))
         lines += [f"    {one_line(reason.sentence)}" for reason in advice.reasons if reason.knob == knob]

@@ -1,15 +1,18 @@
 """The advice: verdict with interval, reasons, cost, and what was left on the table."""
 
 from enum import StrEnum
+from functools import cached_property
 
 from pydantic import Field, computed_field
 
 from advisor.protocol.base import Message, Value
 from advisor.protocol.gains import Quality, describe_ratio, judge_quality
 from advisor.protocol.kinds import Effect
+from advisor.protocol.knobs.catalogue import Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.telemetry import NodeFlag
+from advisor.protocol.training.own_knobs import OwnKnob
 
 CONTINUE_S = 300.0
 """What a job is given more where the user does not say how much."""
@@ -330,6 +333,8 @@ class Advice(Message):
     """A value for every knob: the script as it stands."""
     changes: Changes
     """Knobs that differ; empty unless the verdict is change."""
+    own: tuple[OwnKnob, ...] = ()
+    """The job's own knobs."""
     provenance: dict[str, Provenance]
     """For every knob."""
     gain: Interval | None = None
@@ -370,6 +375,11 @@ class Advice(Message):
     """The hardware in one phrase."""
     software: dict[str, str] = Field(default_factory=dict)
     """Versions that the advice is valid for."""
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The knobs that the job knew: Fleet's, and its own."""
+        return join_own(self.own)
 
     def list_offers(self) -> tuple[RungAdvice, ...]:
         """Return the rungs above the allowed one that are worth an offer: faster than what is advised."""

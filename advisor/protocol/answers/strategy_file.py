@@ -14,6 +14,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.training.own_knobs import OwnKnob
+from advisor.protocol.training.settling import list_variables
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 
 _BUILT_IN = frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB"})
@@ -78,7 +79,7 @@ class StrategyFile(Message):
     @computed_field
     def launch_variables(self) -> dict[str, str]:
         """The environment variables that carry it there."""
-        return self.catalogue.list_variables(self.changes)
+        return {**self.catalogue.list_variables(self.changes), **list_variables(self.own, self.changes)}
 
     @property
     def least_samples_per_s(self) -> float | None:
@@ -108,7 +109,12 @@ def choose_at_launch(
     return Changes({**catalogue.keep_cold(changes), **built_in})
 
 
-def choose_changes(changes: Mapping[str, Value], settings: Sequence[str], leave: Sequence[str]) -> Changes:
+def choose_changes(
+    changes: Mapping[str, Value],
+    settings: Sequence[str],
+    leave: Sequence[str],
+    catalogue: Catalogue = CATALOGUE,
+) -> Changes:
     """Return a strategy's changes with typed settings (`num_threads=1`) beside them, and without the knobs to leave.
 
     Raises ValueError, with a sentence, for what PyTorch ranks cannot be given.
@@ -116,24 +122,24 @@ def choose_changes(changes: Mapping[str, Value], settings: Sequence[str], leave:
     chosen = dict(changes)
     for setting in settings:
         name, sign, typed = setting.partition("=")
-        if name not in CATALOGUE or not sign:
-            wrong = CATALOGUE.say_unknown([name]) if sign else "write KNOB=VALUE"
+        if name not in catalogue or not sign:
+            wrong = catalogue.say_unknown([name]) if sign else "write KNOB=VALUE"
             raise ValueError(f"--set {setting}: {wrong}.")
         try:
-            chosen[name] = read_typed(CATALOGUE[name], typed)
+            chosen[name] = read_typed(catalogue[name], typed)
         except ValueError as error:
             raise ValueError(f"--set {setting}: {error}.") from error
     if idle := [name for name in leave if name not in chosen]:
         raise ValueError(f"--leave {idle[0]}: the strategy does not set it.")
     kept = {name: value for name, value in chosen.items() if name not in leave}
     for name in kept:
-        if name not in CATALOGUE:
+        if name not in catalogue:
             raise ValueError(
                 f"{name} is no knob that this version knows. Upgrade fleet-advisor, or pass --leave {name}."
             )
-        if CATALOGUE[name].carried:
+        if catalogue[name].carried:
             raise ValueError(
-                f"{name} cannot be put in force in PyTorch: {CATALOGUE[name].realised} Pass --leave {name}."
+                f"{name} cannot be put in force in PyTorch: {catalogue[name].realised} Pass --leave {name}."
             )
     return Changes(kept)
 

@@ -20,7 +20,7 @@ from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.reach import refuse_unknown_knobs
+from advisor.protocol.knobs.reach import refuse_senseless_own, refuse_unknown_knobs
 from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.standing import Standing
@@ -251,7 +251,7 @@ class JobSpec(Spec):
     @cached_property
     def catalogue(self) -> Catalogue:
         """The knobs that this job knows: Fleet's, and its own."""
-        return join_own(self.workload.own, self.workload.command)
+        return join_own(self.workload.own)
 
     @field_validator("knobs", "freeze")
     @classmethod
@@ -310,6 +310,7 @@ class JobSpec(Spec):
     @classmethod
     def _refuse_knobs_of_no_sense(cls, workload: Workload) -> Workload:
         refuse_unknown_knobs(workload)
+        refuse_senseless_own(workload)
         return workload
 
     @model_validator(mode="after")
@@ -324,7 +325,7 @@ class JobSpec(Spec):
 def _catalogue_so_far(info: ValidationInfo) -> Catalogue:
     """The knobs of the workload that was read before; Fleet's where that one was refused."""
     workload = info.data.get("workload")
-    return join_own(workload.own, workload.command) if workload else CATALOGUE
+    return join_own(workload.own) if workload else CATALOGUE
 
 
 class Job(Message):

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from advisor.protocol.asked.jobs import Budget, JobSpec
 from advisor.protocol.base import Moment, Spec, Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.reach import list_given
 
@@ -40,7 +40,7 @@ def explain_foreign_strategy(signed: JobSpec, changes: Mapping[str, Value]) -> s
 
 
 def _explain(signed: JobSpec, name: str, value: Value) -> str:
-    knob = CATALOGUE.get(name)
+    knob = signed.catalogue.get(name)
     if knob is None:
         return "this release knows no such knob"
     try:
@@ -56,8 +56,8 @@ def _explain(signed: JobSpec, name: str, value: Value) -> str:
     if knob.kind is str and not knob.choices and value not in signed.values.get(name, ()):
         given = list_given(signed.workload).get(name)
         return "" if value == given else "it may be any text, and the job names no values to try"
-    asked = {relative for asked in signed.knobs for relative in _list_family(CATALOGUE[asked])}
-    if signed.knobs and not asked & _list_family(knob):
+    asked = {relative for asked in signed.knobs for relative in _list_family(signed.catalogue[asked])}
+    if signed.knobs and knob.place is not Place.OWN and not asked & _list_family(knob):
         return "the job names the knobs to search, and this one belongs to none of them"
     return ""
 

@@ -105,13 +105,13 @@ CATALOGUE = Catalogue((*COMMUNICATION, *TRAINING, *COMPUTE, *ENVIRONMENT, *LOADI
 """Fleet's knobs and those beside them: what every job has."""
 
 
-def join_own(own: Iterable[OwnKnob], command: Sequence[str] = ()) -> Catalogue:
-    """Return the catalogue of a workload with these knobs of its own; `command` is what they stand in."""
-    knobs = [describe_own(knob, command) for knob in own]
+def join_own(own: Iterable[OwnKnob]) -> Catalogue:
+    """Return the catalogue of a workload with these knobs of its own."""
+    knobs = [describe_own(knob) for knob in own]
     return Catalogue((*CATALOGUE.values(), *knobs)) if knobs else CATALOGUE
 
 
-def describe_own(own: OwnKnob, command: Sequence[str] = ()) -> Knob:
+def describe_own(own: OwnKnob) -> Knob:
     """Return a knob of a user's own as the catalogue describes knobs."""
     values = tuple(dict.fromkeys((*own.values, own.own_value)))
     is_word = isinstance(own.own_value, str)
@@ -123,15 +123,16 @@ def describe_own(own: OwnKnob, command: Sequence[str] = ()) -> Knob:
         name=own.name,
         place=Place.OWN,
         default=own.own_value if is_word or isinstance(values[0], int) else float(own.own_value),
-        meaning=f"Your own: {own.describe_place(command)}.",
+        meaning=f"Your own: {own.describe_place()}.",
         effect=Effect.CONVERGENCE if own.effect is None else own.effect,
         switch=Switch.HOT if own.hot else Switch.COLD,
-        realised=f"Put there as the job says: {own.describe_place(command)}.",
+        realised=f"Put there as the job says: {own.describe_place()}.",
         low=min(numbers, default=None),
         high=max(numbers, default=None),
         choices=tuple(map(str, values)) if is_word else (),
         scale=Scale.LOG if numbers and min(numbers) > 0 else Scale.LINEAR,
         grid=lambda _: values,
+        own_values=values,
         rule=lambda _: _list_ends(own, values),
     )
 

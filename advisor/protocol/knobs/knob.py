@@ -82,6 +82,8 @@ class Knob:
     """Whether the lever does the very thing that Fleet's field means; else the knob is timed in translation."""
     grid: Callable[[KnobContext], tuple[Value, ...]] | None = None
     """The values worth trying, in order; None derives them from the type, the range and the scale."""
+    own_values: tuple[Value, ...] = ()
+    """Of a knob of the user's own: what may be tried, the script's value among it."""
     minor: bool = False
     """It refines what other knobs do: it is expected to matter about a third as much."""
     scale: Scale = Scale.LINEAR

@@ -12,8 +12,9 @@ from contextlib import suppress
 
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Place
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, find_nearest, join_own
 from advisor.protocol.knobs.knob import Knob
+from advisor.protocol.knobs.requirements import FACTS, evaluate, list_names
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
 PLACES = ("strategy_file", "results_file", "node_rank", "nodes", "master_addr", "master_port")
@@ -34,17 +35,20 @@ class UntakenKnobs(ValueError):
 
 
 def list_given(workload: Workload) -> dict[str, Value]:
-    """Return the knobs that a command is given in every launch, with the baseline's values; empty for other kinds.
+    """Return the knobs that a program is given in every launch, with the baseline's values: its own, and a command's.
 
     Raises UntakenKnobs naming every placeholder that is no knob, and every value that is none of its knob's.
     """
+    own = {knob.name: knob.own_value for knob in workload.own}
     if workload.kind is not WorkloadKind.COMMAND:
-        return {}
+        return own
     sentences: list[str] = []
     given: dict[str, Value] = {}
     wishes: list[tuple[str, object]] = [*_find_placeholders(workload.command), *workload.knobs.items()]
     # What is typed comes before what is left to the default: `${knob}` beside `${knob:-2}` means the same.
     for name, typed in sorted(wishes, key=lambda wish: wish[1] is None):
+        if name in own:
+            continue
         knob = CATALOGUE.get(name)
         if knob is None:
             sentences.append(
@@ -62,22 +66,55 @@ def list_given(workload: Workload) -> dict[str, Value]:
                 f"{name} has two baselines, {given[name]} and {value}: give the same one everywhere."
             )
         given.setdefault(name, value)
-    if not given and not sentences:
+    if not given and not own and not sentences:
         sentences.append(
             "The command takes no knob, so there is nothing to tune: write ${num_threads} or another knob's name into "
             "it, or name the knobs that it reads from ADVISOR_STRATEGY in workload.knobs."
         )
     if sentences:
         raise UntakenKnobs(sentences)
-    return given
+    return {**own, **given}
 
 
 def refuse_unknown_knobs(workload: Workload, cold: Mapping[str, Value] | None = None) -> None:
     """Raise ValueError naming every knob of a workload, and of its launch, that this release does not know."""
     list_given(workload)
+    known = join_own(workload.own)
     for field, values in (("base", workload.base), ("cold", cold or {})):
-        if unknown := [name for name in values if name not in CATALOGUE]:
-            raise ValueError(f"{field} names {CATALOGUE.say_unknown(unknown)}")
+        if unknown := [name for name in values if name not in known]:
+            raise ValueError(f"{field} names {known.say_unknown(unknown)}")
+
+
+def refuse_senseless_own(workload: Workload) -> None:
+    """Raise ValueError for own knobs whose name means something else, and requirements that cannot hold."""
+    for knob in workload.own:
+        if knob.name in CATALOGUE:
+            raise ValueError(
+                f"{knob.name} is a knob that every job has: give its values with --values (in a file: values), or "
+                "choose another name for yours"
+            )
+        if knob.name in (*PLACES, *FACTS):
+            raise ValueError(
+                f"{knob.name} means something else in commands and requirements: choose another name"
+            )
+    today = {knob.name: knob.own_value for knob in workload.own}
+    known = {*today, *FACTS, *CATALOGUE}
+    for text in workload.require:
+        try:
+            names = list_names(text)
+            if unknown := [name for name in names if name not in known]:
+                near = find_nearest(unknown[0], known)
+                hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+                raise ValueError(
+                    f"{unknown[0]} is neither a knob of this job{hint} nor one of {', '.join(FACTS)}"
+                )
+            if set(names) <= today.keys() and not evaluate(text, today):
+                values = ", ".join(f"{name} is {today[name]}" for name in names)
+                raise ValueError(
+                    f"today's command breaks it ({values}), so nothing could be held against it: correct one of them"
+                )
+        except ValueError as error:
+            raise ValueError(f"require {text!r}: {error}") from error
 
 
 def list_substituted(command: Sequence[str]) -> dict[str, str]:
@@ -120,20 +157,21 @@ def describe_in_environment(values: Mapping[str, Value]) -> dict[str, str]:
         **{
             name: spell_plainly(value)
             for name, value in values.items()
-            if CATALOGUE[name].place is Place.ENVIRONMENT
+            if name in CATALOGUE and CATALOGUE[name].place is Place.ENVIRONMENT
         },
     }
 
 
 def list_taken(workload: Workload) -> frozenset[str]:
     """Return the names of the knobs that the workload's program can take."""
+    given = frozenset(list_given(workload))
     match workload.kind:
         case WorkloadKind.COMMAND:
-            return frozenset(list_given(workload))
+            return given
         case WorkloadKind.PADDLE:
-            return frozenset(PADDLE_KNOBS)
+            return given | frozenset(PADDLE_KNOBS)
         case WorkloadKind.PYTORCH:
-            return frozenset(name for name, knob in CATALOGUE.items() if not knob.carried)
+            return given | frozenset(name for name, knob in CATALOGUE.items() if not knob.carried)
 
 
 def out_of_reach_because(workload: Workload, knob: Knob, taken: frozenset[str]) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from advisor.protocol.base import Spec, Value
 from advisor.protocol.kinds import Effect
@@ -36,7 +36,7 @@ class OwnKnob(Spec):
     at: str = Field(default="", max_length=500)
     """Where the program reads it. Empty: `${name}` in the command, else `fleet_advisor.knob("name")` in the script.
     `--batch`: that option of the command. `$OMP_X`: a variable. `config.toml:training.batch`: a key of a file that the
-    command names. `command`: the value is one of `words`, and these are the whole command."""
+    command names. `command`: the values stand for whole commands, whose `words` are given."""
     baseline: Value | None = None
     """The value of the script as it stands. None: what the command says today, else the first of `values`."""
     effect: Effect | None = None
@@ -49,15 +49,12 @@ class OwnKnob(Spec):
     """For a choice between groups of words (a variant): the words that stand for each value. `NAME=value` words before
     the others are variables."""
 
-    @field_validator("values", mode="before")
-    @classmethod
-    def _refuse_switches(cls, values: object) -> object:
-        if isinstance(values, list | tuple) and any(isinstance(value, bool) for value in values):
-            raise ValueError('write true and false as words ("true", "false"), as your program reads them')
-        return values
-
     @model_validator(mode="after")
     def _refuse_what_makes_no_sense(self) -> Self:
+        if any(isinstance(value, bool) for value in self._all_values()):
+            raise ValueError(
+                f'{self.name}: write true and false as words ("true", "false"), as your program reads them'
+            )
         if len({isinstance(value, str) for value in self._all_values()}) > 1:
             raise ValueError(f"{self.name} mixes numbers and words: give all its values as one of them")
         if self.words and set(self.words) != {str(value) for value in self.values}:
@@ -85,15 +82,20 @@ class OwnKnob(Spec):
     @property
     def variable(self) -> str:
         """The variable that it stands in; empty where it stands elsewhere."""
-        return self.at[1:] if self.at.startswith("$") else ""
+        return self.at[1:] if self.at.startswith("$") and not self.is_placeholder else ""
+
+    @property
+    def is_placeholder(self) -> bool:
+        """Whether it stands in the command as `${name}`."""
+        return self.at == f"${{{self.name}}}"
 
     @property
     def is_command(self) -> bool:
         """Whether its values are whole commands."""
         return self.at == "command"
 
-    def describe_place(self, command: Sequence[str]) -> str:
-        """Return a clause: where the program of this command reads it."""
+    def describe_place(self) -> str:
+        """Return a clause: where the program reads it."""
         if self.is_command:
             return "the whole command"
         if self.words:
@@ -101,9 +103,7 @@ class OwnKnob(Spec):
         if self.file:
             return f"{self.file[1]} in {self.file[0]}"
         if self.at:
-            return f"{self.at} in the environment" if self.variable else f"{self.at} in the command"
-        if self.stands_in(command):
-            return f"${{{self.name}}} in the command"
+            return f"{self.variable} in the environment" if self.variable else f"{self.at} in the command"
         return f'fleet_advisor.knob("{self.name}") in the script'
 
     def stands_in(self, command: Sequence[str]) -> bool:
@@ -160,7 +160,7 @@ def find_baseline(knob: OwnKnob, command: Sequence[str], environment: Mapping[st
     if knob.variable:
         typed = environment.get(knob.variable)
         return None if typed is None else knob.read(typed)
-    if not knob.at:
+    if not knob.at or knob.is_placeholder:
         pattern = re.compile(PLACEHOLDER % knob.name)
         found = (match[2] for word in command for match in pattern.finditer(word) if not match[1])
         default = next((text for text in found if text is not None), None)

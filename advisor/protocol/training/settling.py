@@ -3,11 +3,13 @@
 The agent's launch, `advisor run` and the exports settle a workload in this one way. Pure functions.
 """
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from advisor.protocol.base import Value
-from advisor.protocol.training.own_knobs import PLACEHOLDER, find_option, spell
+from advisor.protocol.kinds import Effect
+from advisor.protocol.training.own_knobs import PLACEHOLDER, OwnKnob, find_option, spell
 from advisor.protocol.training.workload import Workload
 
 
@@ -22,19 +24,16 @@ def settle(workload: Workload, values: Mapping[str, Value]) -> Workload:
         value = values.get(knob.name, knob.own_value)
         if knob.words:
             words = knob.words[str(value)]
-            if knob.is_command:
-                command = list(words)
-                continue
             given, rest = _split_variables(words)
             environment |= given
-            command = _put_words(command, knob.name, rest)
+            command = rest if knob.is_command else _put_words(command, knob.name, rest)
         elif knob.variable:
             environment[knob.variable] = spell(value)
-        elif knob.at and not knob.file:
+        elif knob.at and not knob.file and not knob.is_placeholder:
             place = find_option(command, knob.at)
             if place is not None and knob.read(command[place[0]].removeprefix(place[1])) != value:
                 command[place[0]] = f"{place[1]}{spell(value)}"
-        elif not knob.file:
+        elif knob.is_placeholder:
             pattern = re.compile(PLACEHOLDER % knob.name)
             command = [_fill(word, pattern, spell(value)) for word in command]
     return workload.model_copy(update={"command": tuple(command), "environment": environment})
@@ -61,9 +60,33 @@ def _put_words(command: list[str], name: str, words: Sequence[str]) -> list[str]
     return [*command[:at], *words, *command[at + 1 :]]
 
 
-def list_values(workload: Workload, changes: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a value for each of the workload's own knobs under these changes."""
-    return {knob.name: changes.get(knob.name, knob.own_value) for knob in workload.own}
+def list_variables(own: Iterable[OwnKnob], changes: Mapping[str, Value]) -> dict[str, str]:
+    """Return the variables that tell a program's ranks its own knobs: each value, and how each is put there."""
+    knobs = tuple(own)
+    if not knobs:
+        return {}
+    values = {knob.name: changes.get(knob.name, knob.own_value) for knob in knobs}
+    about = {
+        knob.name: {
+            "how": say_placed(knob, values[knob.name]),
+            "value": values[knob.name],
+            "hot": knob.hot,
+            "exact": knob.effect is Effect.EXACT,
+        }
+        for knob in knobs
+    }
+    return {
+        **{f"ADVISOR_KNOB_{name}": spell(value) for name, value in values.items()},
+        **{knob.variable: spell(values[knob.name]) for knob in knobs if knob.variable},
+        "ADVISOR_OWN": json.dumps(about),
+    }
+
+
+def say_placed(knob: OwnKnob, value: Value) -> str:
+    """Return a sentence: which value stands where since the launch; empty where the script has to ask for it."""
+    if not knob.at and not knob.words:
+        return ""
+    return f"{spell(value)} since the launch: {knob.describe_place()}."
 
 
 def list_file_values(workload: Workload, changes: Mapping[str, Value]) -> dict[str, dict[str, Value]]:

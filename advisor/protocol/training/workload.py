@@ -14,6 +14,7 @@ from pydantic import (
 from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
+from advisor.protocol.training.own_knob_texts import TypedKnob
 from advisor.protocol.training.own_knobs import OwnKnob, find_baseline
 
 
@@ -81,8 +82,9 @@ class Workload(Spec):
     base: dict[str, Value] = Field(default_factory=dict)
     """Knobs that stand in the ranks beside the script's own, in every strategy that does not set them: what strategies
     are held against. For kind `pytorch`."""
-    own: tuple[OwnKnob, ...] = Field(default=(), max_length=64)
-    """Knobs of the script's own, which are searched beside the catalogue's."""
+    own: tuple[TypedKnob, ...] = Field(default=(), max_length=64)
+    """Knobs of the script's own, which are searched beside the catalogue's; each may also be written in one text, as
+    on the command line: `micro=1,2,4,8:exact`."""
     require: tuple[str, ...] = Field(default=(), max_length=32)
     """What has to hold of every strategy: `micro * accumulate == 8`, over own knobs, the catalogue's, and the facts
     world_size, nodes and gpus_per_node."""
@@ -144,9 +146,9 @@ class Workload(Spec):
                 raise ValueError(
                     f"{knob.name} has two baselines: the command says {today!r}, and baseline is {knob.baseline!r}"
                 )
-            read.append(
-                OwnKnob.model_validate(dict(knob) | {"baseline": knob.own_value if today is None else today})
-            )
+            at = f"${{{knob.name}}}" if not knob.at and knob.stands_in(self.command) else knob.at
+            value = knob.own_value if today is None else today
+            read.append(OwnKnob.model_validate(dict(knob) | {"baseline": value, "at": at}))
         # The model is frozen for everyone else; what it holds is complete from here on.
         object.__setattr__(self, "own", tuple(read))
         return self

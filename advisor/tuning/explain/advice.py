@@ -99,6 +99,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         strategy={**base, **changes},
         baseline=own,
         changes=changes,
+        own=job.spec.workload.own,
         provenance=trace_provenance(_varied(record), job.spec),
         gain=shown.gain if shown else None,
         total_ratio=measure_total(shown),

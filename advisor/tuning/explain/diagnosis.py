@@ -6,7 +6,7 @@ from statistics import fmean
 from advisor.protocol.answers.advice import Diagnosis, Finding
 from advisor.protocol.gains import spell_share
 from advisor.protocol.kinds import Part
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.measured.results import LateRank, Phases
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.measure.phases import (
@@ -37,12 +37,12 @@ _LAUNCHING = frozenset(
     }
 )
 """Knobs that save the host work: fewer and larger kernels, fewer synchronisations and collections of garbage."""
-_ACTS_ON: Mapping[str, Callable[[str], bool]] = {
-    "communication": lambda name: CATALOGUE[name].part is Part.COMMUNICATION or name == "gradient_merge",
-    "compute": lambda name: CATALOGUE[name].part in {Part.COMPUTATION, Part.OPTIMIZER} or name == "amp",
-    "input": lambda name: CATALOGUE[name].part is Part.INPUT or name == "loader_pin_memory",
-    "launch": lambda name: name in _LAUNCHING,
-    "garbage": lambda name: name == "num_iteration_per_drop_scope",
+_ACTS_ON: Mapping[str, Callable[[Knob], bool]] = {
+    "communication": lambda knob: knob.part is Part.COMMUNICATION or knob.name == "gradient_merge",
+    "compute": lambda knob: knob.part in {Part.COMPUTATION, Part.OPTIMIZER} or knob.name == "amp",
+    "input": lambda knob: knob.part is Part.INPUT or knob.name == "loader_pin_memory",
+    "launch": lambda knob: knob.name in _LAUNCHING,
+    "garbage": lambda knob: knob.name == "num_iteration_per_drop_scope",
 }
 _GROUPS = {
     "data_wait_s": "input",
@@ -261,15 +261,19 @@ def _name_knobs(finding: Finding, space: Space | None) -> Finding:
     """Which knobs the finding keeps in the search, and which ones it rules out because its part is negligible."""
     if space is None:
         return finding
-    acts = _ACTS_ON.get(finding.bound, lambda _: False)
-    searched = [d.knob.name for d in (*space.dimensions, *space.costly, *space.higher)]
-    left_out = [d.knob for d in space.dropped if d.is_negligible]
+    acts = _ACTS_ON.get(finding.bound, _acts_on_nothing)
+    searched = [d.knob for d in (*space.dimensions, *space.costly, *space.higher)]
+    left_out = [space.context.catalogue[d.knob] for d in space.dropped if d.is_negligible]
     return finding.model_copy(
         update={
-            "knobs_in": tuple(filter(acts, searched)),
-            "knobs_out": tuple(filter(acts, left_out)),
+            "knobs_in": tuple(knob.name for knob in searched if acts(knob)),
+            "knobs_out": tuple(knob.name for knob in left_out if acts(knob)),
         }
     )
+
+
+def _acts_on_nothing(_: Knob) -> bool:
+    return False
 
 
 def _ms(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """Changes against the baseline: clipped, completed and checked, so that every strategy tried is a sound one."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,15 +8,19 @@ from functools import cached_property
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import Catalogue
 from advisor.protocol.knobs.changes import INTERVALS, Changes
 from advisor.protocol.knobs.knob import Knob
+from advisor.protocol.knobs.requirements import holds, list_names
 from advisor.protocol.knobs.strategy import COUPLING_RULES, Layout, collective_defaults
 
 FIRST_INTERVALS: Mapping[str, int] = {"localsgd": 4, "adaptive_localsgd": 4, "gradient_merge": 2}
 """Intervals where none is given: the documents' table keeps local SGD's accuracy up to 4; a merged batch doubles."""
 
 _MB = 2**20
+_MOST_COMPLETIONS = 4096
+"""Ways of completing a strategy that are looked through at most, some 10 µs each."""
 _COMPLETED = dict.fromkeys(
     (
         "sync_nccl_allreduce",
@@ -67,6 +72,8 @@ class Composer:
     """Knobs that the program takes: what else would complete a strategy is the program's own affair."""
     only: Mapping[str, frozenset[Value]] = field(default_factory=dict)
     """The only values that the job lets some knobs have, beside the baseline's."""
+    require: tuple[str, ...] = ()
+    """What has to hold of every strategy, as the job's owner wrote it."""
     gradient_bytes: int = 0
     """Bytes of gradients reduced per step, per rank; 0 where that is unknown: then all bucket sizes differ."""
 
@@ -83,7 +90,9 @@ class Composer:
                 values |= self.catalogue.parse(wishes)
                 break
         self._complete(values)
-        differ = [name for name in {**wishes, **_COMPLETED} if values[name] != own[name]]
+        if not self._meet_requirements(values, wishes):
+            return None
+        differ = [name for name in {**wishes, **_COMPLETED, **self._tied} if values[name] != own[name]]
         differ.sort(key=self.catalogue.places.__getitem__)
         complete = {
             name: values[name] for name in differ if self.catalogue[name].inactive_because(values) is None
@@ -101,6 +110,53 @@ class Composer:
     @cached_property
     def _broken_already(self) -> set[str]:
         return _broken(self.own, self.layout)
+
+    @cached_property
+    def _tied(self) -> dict[str, None]:
+        """Own knobs that a requirement names: a wish for one may set the others."""
+        names = (name for text in self.require for name in list_names(text))
+        return dict.fromkeys(
+            name for name in names if name in self.catalogue and self.catalogue[name].place is Place.OWN
+        )
+
+    @cached_property
+    def _facts(self) -> dict[str, Value]:
+        layout = self.layout
+        per_node = max(1, layout.world_size // max(1, layout.nodes))
+        return {"world_size": layout.world_size, "nodes": layout.nodes, "gpus_per_node": per_node}
+
+    def _meet_requirements(self, values: dict[str, Value], wishes: Mapping[str, Value]) -> bool:
+        """Set own knobs that are not wished for so that every requirement holds; False where nothing makes them hold.
+
+        Of several ways the one that changes the fewest knobs is taken, then the one nearest to the script's own values.
+        """
+        if self._all_hold(values):
+            return True
+        free = [name for name in self._tied if name not in wishes and name not in self.frozen]
+        grids = [self._list_near(name) for name in free]
+        if not free or math.prod(map(len, grids)) > _MOST_COMPLETIONS:
+            return False
+        ways = sorted(itertools.product(*(enumerate(grid) for grid in grids)), key=_rate_way)
+        for way in ways:
+            chosen = {name: value for name, (_, value) in zip(free, way, strict=True)}
+            if self._all_hold({**values, **chosen}):
+                values.update(chosen)
+                return True
+        return False
+
+    def _all_hold(self, values: Mapping[str, Value]) -> bool:
+        known = {**self._facts, **values}
+        return all(holds(text, known) for text in self.require)
+
+    def _list_near(self, name: str) -> list[Value]:
+        """The values of an own knob, the script's first and then those nearest to it."""
+        knob, own = self.catalogue[name], self.own[name]
+        grid = knob.own_values
+        only = self.only.get(name)
+        kept = [value for value in grid if value != own and (only is None or value in only)]
+        if knob.kind is not str:
+            kept.sort(key=lambda value: abs(math.log(max(float(value), 1e-9) / max(float(own), 1e-9))))
+        return [own, *kept]
 
     def _complete(self, values: dict[str, Value]) -> None:
         if int(values["nccl_comm_num"]) > 1:
@@ -146,6 +202,12 @@ class Composer:
         if name in self.only:
             return min((float(v) for v in self.only[name] if float(v) >= enough), default=value)
         return whole_size_mb(self.gradient_bytes)
+
+
+def _rate_way(way: tuple[tuple[int, Value], ...]) -> tuple[int, int]:
+    """How far a way of meeting requirements is from the script: knobs changed, then places away."""
+    places = [place for place, _ in way]
+    return sum(place > 0 for place in places), sum(places)
 
 
 def whole_size_mb(gradient_bytes: int) -> float:

@@ -124,6 +124,7 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
             local_world_size=facts.local_world_size,
             frozen=frozenset(job.spec.freeze),
             taken=taken,
+            require=workload.require,
             only={
                 d.knob.name: frozenset(d.values) for d in (*kept, *higher) if d.knob.name in job.spec.values
             },
@@ -154,7 +155,7 @@ def _dropped_because(job: Job, knob: Knob, context: KnobContext) -> str | None:
     activator = knob.needs
     if activator and activator in spec.freeze and not context.baseline[activator]:
         return f"It means nothing without {activator}, which the job freezes."
-    if spec.knobs and knob.name not in spec.knobs:
+    if spec.knobs and knob.name not in spec.knobs and knob.place is not Place.OWN:
         return NOT_ASKED_FOR
     return None
 

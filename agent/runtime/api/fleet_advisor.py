@@ -1,4 +1,4 @@
-"""Fleet Advisor in a training script: `import fleet_advisor`, `fleet_advisor.start()`, `fleet_advisor.end_step()`.
+"""Fleet Advisor in a training script: `start()`, `end_step()`, `knob()`.
 
 For scripts that cannot be measured unchanged. One file, standard library only, any Python from 3.9: copy it beside the
 script where fleet-advisor is not installed. Outside of a trial every function returns at once.
@@ -21,6 +21,27 @@ def start() -> None:
         launch: Dict[str, Any] = {"__name__": "launch", "__file__": loader.get_filename("launch")}
         exec(loader.get_code("launch"), launch)
         launch["watch"]()
+
+
+def knob(name: str, otherwise: Any) -> Any:
+    """Return the value of a knob of your own (`advisor tune --knob 'NAME=1,2,4'`), in the type of `otherwise`.
+
+    Outside of a trial, and of a training under a strategy, it is `otherwise`: today's value. Read when the script
+    starts, a knob costs a launch for each value; asked in every step and declared hot (`NAME=1,2,4:hot`), none.
+    """
+    current = sys.modules.get("fleet_advisor_runtime.current")
+    if current is not None:
+        current.own_asked[name] = current.own_asked.get(name, 0) + 1
+        if name in current.own_values:
+            return _convert(current.own_values[name], otherwise)
+    text = os.environ.get(f"ADVISOR_KNOB_{name}")
+    return otherwise if text is None else _convert(text, otherwise)
+
+
+def _convert(value: Any, like: Any) -> Any:
+    if isinstance(like, bool):
+        return str(value).lower() in ("1", "true", "on", "yes")
+    return type(like)(float(value)) if isinstance(like, int) else type(like)(value)
 
 
 def end_step(samples: Optional[int] = None) -> None:

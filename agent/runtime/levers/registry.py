@@ -24,6 +24,7 @@ from .computation.sync_batch_norm import SyncBatchNormalization
 from .computation.threads import Threads
 from .launched import observe_launched, prove_launched, refuse_launched
 from .lever import Evidence, Lever, RelaunchNeeded, Training
+from .own_knobs import OwnKnobs
 from .reduction.adaptive_local_sgd import AdaptiveLocalSgd
 from .reduction.gradient_merge import GradientMerge
 from .reduction.gradient_reduction import GradientReduction
@@ -49,10 +50,13 @@ class Levers:
         cold: Mapping[str, Any],
         reading: Reading,
         scratch: Optional[str] = None,
+        own: Optional[Mapping[str, Mapping[str, Any]]] = None,
     ) -> None:
-        """`scratch` is a folder for what levers write, that goes with the session; None in a real training."""
+        """`scratch` is a folder for what levers write, that goes with the session; None in a real training. `own` is
+        about the script's own knobs."""
         self.reduction = GradientReduction(rank, world_size, local_world_size, device)
         self._compilation = Compilation(device, scratch)
+        self._own_knobs = OwnKnobs(own or {})
         self._all: List[Lever] = [
             NcclConfiguration(self.reduction, device),
             self.reduction,
@@ -74,6 +78,7 @@ class Levers:
             self._compilation,
             GarbageCollection(),
             RunAhead(device),
+            self._own_knobs,
         ]
         self._on: List[Lever] = []
         self._gate = StepGate(self.may_step)
@@ -322,7 +327,10 @@ class Levers:
 
     def prove(self, backend: str, replicas: List[Any]) -> Evidence:
         cold = {knob: value for knob, value in self._cold.items() if knob not in self._given}
+        theirs = {knob: cold.pop(knob) for knob in list(cold) if self._own_knobs.has(knob)}
         evidence = prove_launched(cold, backend, self._device, replicas)
+        for knob, value in theirs.items():
+            evidence.add(self._own_knobs.prove_launched(knob, value))
         for lever in self._all:
             evidence.add(lever.prove())
         evidence.not_consumed.update(self._unknown)

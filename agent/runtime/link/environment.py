@@ -10,6 +10,8 @@ from typing import Any, Dict, Mapping, Optional
 
 BASE = "ADVISOR_BASE"
 """Set in a trial whose strategies are held against another one, which it holds as JSON, not against the script."""
+OWN = "ADVISOR_OWN"
+"""Set where the script has knobs of its own: by name, how each is put there, its value, whether it is hot and exact."""
 RUN = "ADVISOR_RUN"
 """Set where a real training runs under a strategy, which it holds as JSON."""
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
@@ -37,6 +39,8 @@ class Environment:
     """Overrides the batch size found in the model's input."""
     cold: Mapping[str, Any] = field(default_factory=dict)
     """Knob values that the ranks were launched with."""
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The script's own knobs: how each is put there, its value, whether it is hot and exact."""
     base: Mapping[str, Any] = field(default_factory=dict)
     """Knob values that stand beside the script's own in every strategy of a trial that does not set them."""
     strategy: Optional[Mapping[str, Any]] = None
@@ -62,6 +66,7 @@ def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environme
         attempt=_read_count(values, "TORCHELASTIC_RESTART_COUNT", 0),
         samples_per_forward=_read_count(values, "ADVISOR_SAMPLES_PER_STEP", 0) or None,
         cold=_read_object(values, "ADVISOR_COLD") or {},
+        own=_read_object(values, OWN) or {},
         base=_read_object(values, BASE) or {},
         strategy=_read_object(values, RUN),
         # Asked before torch is there, which sets the variable by itself.

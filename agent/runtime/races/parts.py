@@ -42,6 +42,7 @@ class RankParts:
             environment.cold,
             self.reading,
             environment.scratch,
+            environment.own,
         )
         self.asks_cheaply = self.device.type == "cpu"
         """Whether DDP may be asked for its times in every step: elsewhere that makes the host wait for the device."""
