@@ -6,6 +6,9 @@ from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from typing import Any, get_args, get_type_hints
 
+SEARCH, TRAINED, WHERE = "What is searched", "What is trained", "Where it is measured"
+"""Panels of the help: what is not needed every day stands below what is."""
+
 
 @dataclass(frozen=True)
 class Fills:

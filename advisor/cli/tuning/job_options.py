@@ -9,7 +9,8 @@ import typer
 
 from advisor.cli.completions import complete_knob, complete_values
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.tuning.filled_options import Fills, list_options, put
+from advisor.cli.tuning.filled_options import SEARCH, TRAINED, WHERE, Fills, list_options, put
+from advisor.cli.tuning.own_knob_options import OwnKnobOptions
 from advisor.protocol.asked.jobs import Priority
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
@@ -17,13 +18,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.nodes.cluster import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
-from advisor.protocol.training.key_files import read_key
-from advisor.protocol.training.own_knob_texts import read_own_knob, read_variants
-from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.workload import Injection, WorkloadKind
-
-SEARCH, TRAINED, WHERE = "What is searched", "What is trained", "Where it is measured"
-"""Panels of the help: what is not needed every day stands below what is."""
 
 
 def read_testbed(text: str) -> Testbed:
@@ -85,34 +80,6 @@ def _read_labels_of(option: str) -> Callable[[Sequence[str]], dict[str, str]]:
         return labels
 
     return read
-
-
-def _read_file_knobs(typed: Sequence[str]) -> list[dict[str, Any]]:
-    """`config.toml:training.batch=1,2` as a knob, with the value that the file has today."""
-    knobs = []
-    for text in typed:
-        try:
-            fields = read_own_knob(text)
-            path, key = OwnKnob.model_validate(fields).file or ("", "")
-            if not path:
-                raise ValueError("name a .json, .yaml or .toml file and a key of it")
-            today = read_key(Path(path), key)
-            is_word = isinstance(fields["values"][0], str)
-            knobs.append({**fields, "baseline": str(today).lower() if isinstance(today, bool) else today})
-            if is_word:
-                knobs[-1]["baseline"] = str(knobs[-1]["baseline"])
-        except (ValueError, OSError) as error:
-            raise _wrong(
-                f"--knob-file {text}: {error}", "Write it as --knob-file config.toml:training.batch=1,2,4."
-            ) from error
-    return knobs
-
-
-def _read_variants(typed: Sequence[str]) -> list[dict[str, Any]]:
-    try:
-        return [read_variants(typed)]
-    except ValueError as error:
-        raise _wrong(f"--variant: {error}", "Write it as --variant 'fsdp: --engine fsdp'.") from error
 
 
 def _read_paths(typed: Sequence[Path]) -> list[str]:
@@ -264,7 +231,7 @@ class JobOptions:
 
 
 @dataclass(frozen=True)
-class TuneOptions(JobOptions):
+class TuneOptions(JobOptions, OwnKnobOptions):
     """What describes a job that has no file."""
 
     name: Annotated[
@@ -323,36 +290,6 @@ class TuneOptions(JobOptions):
             rich_help_panel=SEARCH,
         ),
         Fills("knobs", read=lambda typed: [name for name in typed if "=" not in name]),
-    ] = None
-    knob_file: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE:KEY=V,V",
-            help="A key of a JSON, YAML or TOML file that the command names, e.g. config.toml:training.batch=1,2,4; "
-            "trials read a changed copy. Repeatable.",
-            rich_help_panel=SEARCH,
-        ),
-        Fills("workload.own"),
-    ] = None
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME: WORDS",
-            help="One of several groups of words for the end of the command, or the place of '${variant}'; the first "
-            "is today's. E.g. 'ddp: --engine ddp', 'fsdp: --engine fsdp'.",
-            rich_help_panel=SEARCH,
-        ),
-        Fills("workload.own"),
-    ] = None
-    require: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="EXPRESSION",
-            help="What must hold of every strategy, e.g. 'micro * accumulate == 8'; also over world_size, nodes and "
-            "gpus_per_node. Repeatable.",
-            rich_help_panel=SEARCH,
-        ),
-        Fills("workload.require"),
     ] = None
     freeze: Annotated[
         list[str] | None,
@@ -427,12 +364,7 @@ class TuneOptions(JobOptions):
     def fill(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """As of every job; a testbed says how many nodes there are."""
         filled = super().fill(body)
-        own = [
-            *(text for text in self.knob or () if "=" in text),
-            *(_read_file_knobs(self.knob_file) if self.knob_file else ()),
-            *(_read_variants(self.variant) if self.variant else ()),
-        ]
-        if own:
+        if own := self.list_own(self.knob or ()):
             filled["workload"] = {**filled["workload"], "own": own}
         if self.testbed is not None and self.nodes is None:
             filled["nodes"] = filled["testbed"].nodes

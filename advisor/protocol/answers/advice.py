@@ -378,8 +378,7 @@ class Advice(Message):
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """The knobs that the job knew: Fleet's, and its own."""
-        return join_own(self.own)
+        return join_own(self.own)  # the knobs that the job knew
 
     def list_offers(self) -> tuple[RungAdvice, ...]:
         """Return the rungs above the allowed one that are worth an offer: faster than what is advised."""

@@ -24,8 +24,8 @@ from advisor.cli.options import (
 )
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.built_in import RANKS, launch_built_in
-from advisor.cli.tuning.filled_options import list_options, takes
-from advisor.cli.tuning.job_options import TRAINED, WHERE, TuneOptions
+from advisor.cli.tuning.filled_options import TRAINED, WHERE, list_options, takes
+from advisor.cli.tuning.job_options import TuneOptions
 from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
 from advisor.cli.tuning.nodes import (
     HereOptions,
