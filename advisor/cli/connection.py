@@ -11,7 +11,7 @@ import typer
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.client import ApiProblem, Client
 from advisor.data_dir import data_dir_of
-from advisor.local.record import running_server
+from advisor.local.record import running_server, tuning_words
 from advisor.local.server import local_server
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.plain_text import clean_text
@@ -27,7 +27,7 @@ _PAGE = 200
 _MOST_TOLD = 3
 _NOT_YET = {"advice_not_ready", "job_is_live"}
 _HINT_TO_RESUME = (
-    "Nothing is measured on this machine now. Go on with a job that was interrupted: `advisor tune --resume last` (or "
+    "Nothing is measured on this machine now. Go on with a job that was interrupted: `{} --resume last` (or "
     "the job's id; `advisor jobs` lists them). For other machines: `advisor serve`, or set ADVISOR_URL."
 )
 
@@ -57,7 +57,7 @@ def connect(environment: Mapping[str, str], timeout_s: float = 30.0) -> Client:
         raise CommandFailed(
             Exit.UNREACHABLE,
             f"No server runs on this machine for {data_dir}, and ADVISOR_URL is not set.",
-            _HINT_TO_RESUME
+            _HINT_TO_RESUME.format(f"advisor {tuning_words(data_dir)}")
             if _has_database(data_dir)
             else "Start one with `advisor serve`, or set ADVISOR_URL to a server's address. `advisor tune` starts "
             "and stops its own.",
@@ -81,10 +81,10 @@ def look_at(environment: Mapping[str, str]) -> "Iterator[Reader]":
 
         with LocalBook(data_dir / _DATABASE) as book:
             if book.is_current():
-                with _told_how_to_go_on():
+                with _told_how_to_go_on(data_dir):
                     yield book
                 if sys.stderr.isatty():
-                    _tell_interrupted(book)
+                    _tell_interrupted(book, data_dir)
                 return
     with look_up(environment) as client:
         yield client
@@ -107,27 +107,29 @@ def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
         local_server(data_dir, environment, lambda _: None, alone=True) as server,
         Client(server.url, server.token, patience_s=0) as client,
     ):
-        with _told_how_to_go_on() if server.started_here else nullcontext():
+        with _told_how_to_go_on(data_dir) if server.started_here else nullcontext():
             yield client
         if server.started_here and sys.stderr.isatty():
-            _tell_interrupted(client)
+            _tell_interrupted(client, data_dir)
 
 
 @contextmanager
-def _told_how_to_go_on() -> Iterator[None]:
+def _told_how_to_go_on(data_dir: Path) -> Iterator[None]:
     try:
         yield
     except ApiProblem as problem:
         if problem.code not in _NOT_YET:
             raise
-        raise CommandFailed(Exit.JOB_NOT_FINISHED, problem.detail, _HINT_TO_RESUME) from problem
+        hint = _HINT_TO_RESUME.format(f"advisor {tuning_words(data_dir)}")
+        raise CommandFailed(Exit.JOB_NOT_FINISHED, problem.detail, hint) from problem
 
 
-def _tell_interrupted(client: "Reader") -> None:
+def _tell_interrupted(client: "Reader", data_dir: Path) -> None:
     waiting = [job for job in unfinished_jobs(client) if job.state in {JobState.QUEUED, JobState.RUNNING}]
     for job in waiting[:_MOST_TOLD]:
         name = clean_text(job.spec.name or job.id)
-        typer.echo(f"Nothing is measured now. Go on with {name}: advisor tune --resume {job.id}", err=True)
+        resume = f"advisor {tuning_words(data_dir)} --resume {job.id}"
+        typer.echo(f"Nothing is measured now. Go on with {name}: {resume}", err=True)
 
 
 def _has_database(data_dir: Path) -> bool:

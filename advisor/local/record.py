@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from advisor.protocol.base import Message
 
 _SERVER_LOCK, _SERVER_RECORD = "server.lock", "server.json"
 _MEASURING_LOCK, _STARTING_LOCK = "measuring.lock", "starting.lock"
+_TUNING_WORDS = "tuning-words"
 _PROBE_S = 0.5
 _TURN_POLL_S = 0.5
 _STARTING_POLL_S = 0.05
@@ -101,6 +103,25 @@ def starting_turn(data_dir: Path, patience_s: float) -> Iterator[Callable[[], No
                 raise TimeoutError
             time.sleep(_STARTING_POLL_S)
         yield lock.close
+
+
+def note_tuning(state: Path, words: str) -> None:
+    """Leave a note of the words after `advisor` that measure the jobs of this directory."""
+    make_private(state)
+    (state / _TUNING_WORDS).write_text(words)
+
+
+def tuning_words(data_dir: Path) -> str:
+    """Return the words after `advisor` that measure the jobs of a directory: `tune`, where no note says more."""
+    try:
+        return (data_dir / _TUNING_WORDS).read_text()
+    except OSError:
+        return "tune"
+
+
+def pointing_at(state: Path | None) -> str:
+    """Return what stands before a command that is to look into the data directory of nodes; "" without one."""
+    return f"ADVISOR_DATA_DIR={shlex.quote(str(state))} " if state else ""
 
 
 def free_port() -> int:

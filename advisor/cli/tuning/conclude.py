@@ -12,6 +12,7 @@ from advisor.cli.tuning.strategy_files import default_directory, write_bundle
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import describe_advice, render_advice
 from advisor.client import Client
+from advisor.local.record import pointing_at, tuning_words
 from advisor.protocol.answers.advice import Action, Advice
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.culprit import excerpt_failure
@@ -38,7 +39,7 @@ def conclude(
         raise CommandFailed(
             exit_of_state(job.state),
             f"Job {job.id} {job.state.predicate}: {sentence or 'no reason was given.'}",
-            f"Read the whole log: advisor logs {job.id}" if has_failed else "",
+            f"Read the whole log: {pointing_at(state)}advisor logs {job.id}" if has_failed else "",
             told or (_excerpt_log(client.history(job.id)) if has_failed else ""),
         )
     advice = client.advice(job.id)
@@ -50,7 +51,7 @@ def conclude(
     else:
         use = describe_use(advice, job, directory, is_written=bool(files))
         if state is not None:
-            use = replace(use, program=f"ADVISOR_DATA_DIR={state} {use.program}", tune="tune --here")
+            use = replace(use, before=pointing_at(state), tune=tuning_words(state))
         screen.show(render_advice(advice, job.spec.name or job.id, files, screen.verbose, use))
     if trackers:
         from advisor.cli.tuning.trackers import log_to_all

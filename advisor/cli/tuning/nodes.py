@@ -1,5 +1,6 @@
 """What `advisor tune --here` is told of the nodes: by its options, and by what started it on each of them."""
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,8 @@ class HereOptions:
         str | None, _told("The nodes are there for 30m or 3h only; of Slurm it is known.", metavar="SPAN")
     ] = None
     when_missing: Annotated[Missing, _told(_MISSING)] = Missing.WAIT
+    started_by: Annotated[str, typer.Option(hidden=True)] = "tune --here"
+    """The words after `advisor` that put this command on every node, for sentences that say how a job goes on."""
     patience: Annotated[float, _told("How long a node may stay away.", metavar="SPAN", parser=read_span)] = (
         "10m"  # type: ignore[assignment]
     )
@@ -64,6 +67,8 @@ class Nodes:
     join_file: Path
     when_missing: Missing
     patience_s: float
+    again: str
+    """The words after `advisor` by which a job of theirs goes on."""
 
 
 def find_nodes(here: HereOptions, options: TuneOptions, environment: Mapping[str, str]) -> "Place":
@@ -119,7 +124,11 @@ def settle_nodes(
         state = here.state or data_dir_of(environment)
     state = state.expanduser().absolute()
     join_file = (here.join_file or state / "join.json").expanduser().absolute()
-    return Nodes(place, state, join_file, here.when_missing, here.patience)
+    kept = {"--state": state, "--output": output}
+    again = [word for flag, path in kept.items() if path for word in (flag, str(path))]
+    return Nodes(
+        place, state, join_file, here.when_missing, here.patience, f"{here.started_by} {shlex.join(again)}"
+    )
 
 
 def describe_nodes(nodes: Nodes, environment: Mapping[str, str]) -> list[str]:

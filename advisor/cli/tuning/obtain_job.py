@@ -1,6 +1,7 @@
 """The job that `advisor tune` works on: an unfinished one that is the same, one that gets more time, or a new one."""
 
 import uuid
+from pathlib import Path
 
 from advisor.cli.connection import resolve_job, unfinished_jobs
 from advisor.cli.exits import CommandFailed, Exit
@@ -8,6 +9,7 @@ from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.views.wording import spell_duration
 from advisor.client import ApiProblem, Client
+from advisor.local.record import tuning_words
 from advisor.protocol.answers.advice import CONTINUE_S, Action
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState, hide_path
 from advisor.protocol.views import JobQuery
@@ -31,13 +33,13 @@ def find_answered(client: Client, wanted: WantedJob, screen: Screen) -> Job | No
 
 
 def obtain_job(
-    client: Client, wanted: WantedJob, screen: Screen, alone: bool, pause_others: bool = False
+    client: Client, wanted: WantedJob, screen: Screen, alone: bool, on_nodes: Path | None = None
 ) -> Job:
     """Return the job to watch, resumed or submitted.
 
     `alone`: the server runs for this command only, so that another unfinished job is one that was interrupted;
-    our agents would serve it first. `pause_others`: such a one is paused. Raises `CommandFailed` rather than
-    measure something else than was asked.
+    our agents would serve it first. `on_nodes`: the state of a command on nodes, where such a one is paused.
+    Raises `CommandFailed` rather than measure something else than was asked.
     """
     # A job that is being cancelled does not go on.
     unfinished = [job for job in unfinished_jobs(client) if job.state is not JobState.CANCELLING]
@@ -53,7 +55,7 @@ def obtain_job(
             for job in unfinished
             if job.state is not JobState.PAUSED and (chosen is None or job.id != chosen.id)
         ]
-        _clear_the_way(client, others, wanted, screen, pause=pause_others or wanted.resume is not None)
+        _clear_the_way(client, others, wanted, screen, on_nodes)
     if chosen is not None:
         if wanted.more and chosen.state.is_final:
             return _continue(client, chosen, wanted, screen)
@@ -109,16 +111,17 @@ def _advised_seconds(client: Client, job: Job) -> float:
 
 
 def _clear_the_way(
-    client: Client, others: list[Job], wanted: WantedJob, screen: Screen, *, pause: bool
+    client: Client, others: list[Job], wanted: WantedJob, screen: Screen, on_nodes: Path | None
 ) -> None:
     if not others:
         return
-    if pause and not wanted.new:
+    if (on_nodes or wanted.resume is not None) and not wanted.new:
         # Each of two unfinished jobs would send its owner to the other.
+        tune = tuning_words(on_nodes) if on_nodes else "tune"
         for job in others:
             client.pause_job(job.id)
             screen.tell(
-                f"Paused the unfinished job {job.id} ({job.spec.name}); later: advisor tune --resume {job.id}"
+                f"Paused the unfinished job {job.id} ({job.spec.name}); later: advisor {tune} --resume {job.id}"
             )
         return
     if wanted.new:

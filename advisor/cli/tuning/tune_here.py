@@ -16,7 +16,7 @@ from advisor.cli.tuning.preflight import check_here, warn_of_nodes
 from advisor.cli.views.wording import spell_duration
 from advisor.data_dir import data_dir_of
 from advisor.local.agents import AgentPlace, HeldAgents, held_agents, places_here
-from advisor.local.record import measuring_turn
+from advisor.local.record import measuring_turn, pointing_at
 from advisor.local.server import LocalServer, starting_server
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.knobs.changes import Changes
@@ -143,7 +143,7 @@ def say_farewell(job: Job | None, state: Path | None = None) -> str:
     """
     if job is None:
         return "\nStopped before a job was submitted."
-    advisor = f"ADVISOR_DATA_DIR={state} advisor" if state else "advisor"
+    advisor = f"{pointing_at(state)}advisor"
     if job.state.is_final:
         where = _say_where_it_is(job, advisor)
         return f"\nStopped after job {job.id} had ended; nothing is left running. {where}"

@@ -23,7 +23,7 @@ from advisor.here.gathering import Gathering, gathering
 from advisor.here.join import Meeting, find_meeting, leave_meeting, open_tls
 from advisor.local.agents import AgentPlace, held_agents, start_agent
 from advisor.local.process import LocalProcess, ProcessDied
-from advisor.local.record import measuring_turn
+from advisor.local.record import measuring_turn, note_tuning
 from advisor.local.server import LocalServer, failure_of, starting_server
 from advisor.protocol.asked.jobs import Job, JobSpec
 
@@ -134,6 +134,7 @@ def _lead(
             )
             stack.push(lambda _, error, __: end(exit_code_of(error)))
             stack.enter_context(measuring_turn(nodes.state, screen.tell))
+            note_tuning(nodes.state, nodes.again)
             screen.tell(f"Node 0 of {place.count} ({place.name}, {place.engine}): starting the server …")
             starting = stack.enter_context(starting_server(nodes.state, environment, lambda _: None))
             from advisor.cli.tuning.follow import follow_job
@@ -150,7 +151,7 @@ def _lead(
                 fitting = _fit(wanted, nodes, gathered.there())
                 if fitting.spec is not None:
                     check_here(fitting.spec, environment)
-                job = obtain_job(client, fitting, screen, alone=True, pause_others=True)
+                job = obtain_job(client, fitting, screen, alone=True, on_nodes=nodes.state)
                 wanted = replace(wanted, new=False)
                 for line in () if job.state.is_final else announce(job):
                     screen.tell(line)

@@ -1,5 +1,6 @@
 """Words of a command that puts `advisor tune --here` on an engine's nodes: its options, and the launch command."""
 
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Annotated, Any
 
@@ -18,9 +19,11 @@ WORDS = Annotated[
 def split_words(words: list[str], before: str) -> tuple[list[str], list[str]]:
     """Return the options of `advisor tune`, and the launch command.
 
-    The parser has taken the `--` away where no option with a value stands before it. `before`: what stands before them
-    in an example. Raises `CommandFailed`.
+    A job that goes on by its id needs no launch command. The parser has taken the `--` away where no option with a
+    value stands before it. `before`: what stands before them in an example. Raises `CommandFailed`.
     """
+    if any(word.partition("=")[0] in {"--continue", "--resume"} for word in words) and "--" not in words:
+        return words, []
     ends = len(list(takewhile(lambda word: word.startswith("-"), words)))
     at = words.index("--") if ends and "--" in words else ends
     options, command = words[:at], words[at:]
@@ -32,3 +35,8 @@ def split_words(words: list[str], before: str) -> tuple[list[str], list[str]]:
             f"For example: advisor {before} -- torchrun --nproc-per-node 8 train.py",
         )
     return options, command
+
+
+def join_words(options: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Return what `split_words` took apart."""
+    return [*options, "--", *command] if command else [*options]

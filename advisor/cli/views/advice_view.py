@@ -62,7 +62,7 @@ def render_advice(
     to_do = [
         *([use.describe()] if use.describe() else []),
         *(" ".join(part for part in ("Or set", line.text, line.where) if part) for line in use.lines),
-        advice.what_to_do,
+        use.say_what_to_do(advice),
         *advice.next_steps,
     ]
     if to_do:

@@ -47,11 +47,18 @@ class Use:
     program: str = "advisor"
     """How `advisor` itself is typed."""
     tune: str = "tune"
-    """`tune --here` of a command that every node runs."""
+    """The words after it that measure the job: `ray tune --nodes 2 --state DIR`."""
+    before: str = ""
+    """What stands before other commands where they do not find the job by themselves."""
 
     def describe(self) -> str:
         """The command with what it carries, as one line."""
         return f"{self.command}   ({self.note})" if self.command else self.note
+
+    def say_what_to_do(self, advice: Advice) -> str:
+        """The advice's sentence, with the command that this job goes on by."""
+        own = continue_command(advice.job_id, advice.continue_s, f"{self.program} {self.tune}")
+        return advice.what_to_do.replace(continue_command(advice.job_id, advice.continue_s), own)
 
 
 def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableType:
@@ -78,15 +85,16 @@ def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableTyp
     elif told:
         rows.append(("FILES", Text(told)))
     if advice.verdict is not Verdict.CHANGE and advice.action is Action.CONTINUE:
-        command = continue_command(advice.job_id, advice.continue_s).removeprefix("advisor tune")
-        parts += [_Command("TO DO", f"{use.program} {use.tune}{command}", "goes on where it stood")]
+        command = continue_command(advice.job_id, advice.continue_s, f"{use.program} {use.tune}")
+        where = "on every node, as before; " if use.tune.startswith("tune --here") else ""
+        parts += [_Command("TO DO", command, f"{where}goes on where it stood")]
     elif to_do := _say_what_to_do(advice):
         rows.append(("TO DO", Text(to_do, style="bold")))
     rows.append(None)
     if watch := _list_watched(advice):
         rows.append(("WATCH", Text("\n".join(watch))))
     rows.append(("COST", Text(_say_cost(advice))))
-    rows.append(("MORE", _list_more(advice, use.program)))
+    rows.append(("MORE", _list_more(advice, use.before + use.program)))
     return Group(*parts, _Trimmed(_label(rows)))
 
 

@@ -394,7 +394,7 @@ class Advice(Message):
         )
 
 
-def continue_command(job_id: str, seconds: float | None = None) -> str:
+def continue_command(job_id: str, seconds: float | None = None, tune: str = "advisor tune") -> str:
     """Return the command that gives a job more time: `advisor tune --continue ID --minutes 5`."""
     minutes = max(1, round((seconds or CONTINUE_S) / 60))
-    return f"advisor tune --continue {job_id} --minutes {minutes}"
+    return f"{tune} --continue {job_id} --minutes {minutes}"

@@ -41,6 +41,17 @@ def test_answer_fits_one_screen(make: Callable[[], Advice], width: int) -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
+def test_job_of_nodes_goes_on_by_the_command_that_put_it_there() -> None:
+    on_ray = Use(tune="ray tune --nodes=2 --state kept", before="ADVISOR_DATA_DIR=kept ")
+    command = "advisor ray tune --nodes=2 --state kept --continue job-1 --minutes 10"
+    assert f"TO DO {command}" in words_of(undecided(), on_ray)
+    assert "MORE ADVISOR_DATA_DIR=kept advisor advice job-1 -v" in words_of(undecided(), on_ray)
+    assert command in format_advice(undecided(), 200, verbose=True, use=on_ray)
+    by_hand = Use(tune="tune --here --state kept")
+    assert "--continue job-1 --minutes 10" in words_of(undecided(), by_hand)
+    assert "on every node, as before; goes on where it stood" in words_of(undecided(), by_hand)
+
+
 def test_change_leads_with_the_bound_and_says_how_to_use_it() -> None:
     text = words_of(a_change(), USE)
     assert text.startswith(

@@ -1,11 +1,14 @@
 """Which job a tuning on a machine of its own works on, and what happens to those in the way."""
 
+from pathlib import Path
+
 import pytest
 
 from advisor.cli.exits import CommandFailed
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.obtain_job import WantedJob, obtain_job
 from advisor.client import Client
+from advisor.local.record import note_tuning
 from advisor.protocol.asked.jobs import JobSpec, JobState
 
 from .fake_server import TOKEN, FakeServer
@@ -54,6 +57,16 @@ def test_of_two_unfinished_jobs_the_one_that_is_named_goes_on_and_the_other_wait
         assert obtain_job(client, WantedJob(None, resume="two"), Screen(), alone=True).id == "two"
     assert server.jobs["one"].state is JobState.PAUSED
     assert not server.cancelled
+
+
+def test_job_that_waits_on_nodes_goes_on_by_what_put_the_command_there(
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_tuning(tmp_path, "ray tune --nodes=2 --state /kept")
+    server.add_job("old", JobState.RUNNING)
+    with Client(server.url, TOKEN) as client:
+        obtain_job(client, WantedJob(SPEC), Screen(), alone=True, on_nodes=tmp_path)
+    assert "advisor ray tune --nodes=2 --state /kept --resume old" in "".join(capsys.readouterr())
 
 
 def test_job_that_is_being_cancelled_is_neither_resumed_nor_in_the_way(server: FakeServer) -> None:

@@ -1,6 +1,7 @@
 """`advisor advice` and `advisor export`: the answer of a job, and the files a framework loads."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +16,12 @@ from advisor.cli.tuning.trackers import log_to_all, read_targets
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import describe_advice, render_advice
 from advisor.client import ExportedFile
+from advisor.data_dir import data_dir_of
 from advisor.exporters import ExportError, export_report
 from advisor.exporters import export as make_export
 from advisor.exporters.formats import BUNDLE, FORMATS
 from advisor.exporters.summary.difference import describe_difference
+from advisor.local.record import tuning_words
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 
@@ -35,6 +38,8 @@ def advice(
         screen.print_json(describe_advice(answer))
     else:
         use = describe_use(answer, found, default_directory(found), is_written=False)
+        if not os.environ.get("ADVISOR_URL"):
+            use = replace(use, tune=tuning_words(data_dir_of(os.environ)))
         screen.show(render_advice(answer, found.spec.name or found.id, verbose=verbose, use=use))
 
 

@@ -1,6 +1,7 @@
 """`advisor ray tune`: `advisor tune --here` on nodes of a Ray cluster, until it or this command ends."""
 
 import os
+import shlex
 from typing import Annotated
 
 import typer
@@ -8,7 +9,7 @@ import typer
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.options import screen_of
-from advisor.cli.tuning.tune_words import FORWARDING, WORDS, split_words
+from advisor.cli.tuning.tune_words import FORWARDING, WORDS, join_words, split_words
 
 
 def build_app() -> typer.Typer:
@@ -33,6 +34,8 @@ def tune(
     """
     screen = screen_of(context)
     options, command = split_words(words or [], "ray tune --nodes 2")
+    given = {"--nodes": nodes, "--cpus": cpus, "--gpus": gpus}
+    typed = ["ray", "tune", *(f"{flag}={value}" for flag, value in given.items() if value is not None)]
     try:
         import ray
 
@@ -45,7 +48,7 @@ def tune(
         ray.init(os.environ.get("RAY_ADDRESS") or "auto", log_to_driver=False, logging_level="warning")
         with interruptible(), RayGang(share_out(nodes, cpus, gpus), screen.tell) as gang:
             try:
-                gang.start([*options, "--", *command])
+                gang.start(["--started-by", shlex.join(typed), *join_words(options, command)])
                 while 0 not in gang.codes:
                     gang.look()
             except KeyboardInterrupt:

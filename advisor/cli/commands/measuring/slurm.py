@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import screen_of
 from advisor.cli.tuning.job_spec import name_command
 from advisor.cli.tuning.strategy_files import name_directory
-from advisor.cli.tuning.tune_words import FORWARDING, WORDS, split_words
+from advisor.cli.tuning.tune_words import FORWARDING, WORDS, join_words, split_words
 from advisor.local.process import PYTHON
 
 _AROUND_MIN = 4
@@ -56,9 +57,11 @@ def tune(
     if not any(word.partition("=")[0] == "--minutes" for word in options):
         options = ["--minutes", str((time - _AROUND_MIN) * chain), *options]
     _prove(nodes, options, command)
-    job = name_directory(name_command(command)).name
+    job = name_directory(name_command(command) if command else "continued").name
+    site = [word for each in sbatch or () for word in ("--sbatch", each)]
+    typed = shlex.join(["slurm", "tune", f"--nodes={nodes}", f"--time={time}", *site])
     path = write or Path(f"{job}.sbatch")
-    path.write_text(_describe(job, nodes, time, sbatch or (), [*options, "--", *command]))
+    path.write_text(_describe(job, nodes, time, sbatch or (), typed, join_words(options, command)))
     if write is not None:
         screen.tell(f"Written: {path}. Submit it: sbatch {path}")
         return
@@ -80,7 +83,7 @@ def _prove(nodes: int, options: list[str], command: list[str]) -> None:
     """Raise `CommandFailed` where the job would fail at once when its turn has come, perhaps in days."""
     here = ("tune", "--here", "--dry-run", "--node-rank", "0", "--nodes", str(nodes))
     proven = subprocess.run(
-        [*PYTHON, "-m", "advisor", *here, *options, "--", *command],
+        [*PYTHON, "-m", "advisor", *here, *join_words(options, command)],
         check=False,
         capture_output=True,
         text=True,
@@ -91,8 +94,9 @@ def _prove(nodes: int, options: list[str], command: list[str]) -> None:
         )
 
 
-def _describe(job: str, nodes: int, time: int, given: list[str] | tuple[str, ...], words: list[str]) -> str:
+def _describe(job: str, nodes: int, time: int, given: Sequence[str], typed: str, words: Sequence[str]) -> str:
     program = Path(sys.executable).with_name("advisor")
+    quoted = shlex.quote(typed) if set(typed) & set('"$`\\') else f'"{typed}"'
     site = "".join(f"#SBATCH {each}\n" for each in given)
     return f"""#!/bin/bash
 # Made by `advisor slurm tune`. Submitted again, it goes on where the job was, and shows the answer where there is one.
@@ -103,5 +107,6 @@ def _describe(job: str, nodes: int, time: int, given: list[str] | tuple[str, ...
 {site}
 # One on each node, free to use all that the allocation has of it.
 srun --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 \\
-    {shlex.quote(str(program))} tune --here {shlex.join(words)}
+    {shlex.quote(str(program))} tune --here --started-by {quoted} \\
+    {shlex.join(words)}
 """
