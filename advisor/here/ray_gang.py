@@ -98,8 +98,8 @@ class RayGang:
             ray.kill(actor)
         remove_placement_group(self._group)
 
-    def start(self, words: Sequence[str]) -> None:
-        """Start the verb on every node, as soon as the cluster has them."""
+    def start(self, words: Sequence[str], folder: Path) -> None:
+        """Start the verb on every node, in this folder where the node has it, as soon as the cluster has them."""
         size, count = self._bundles[0], len(self._bundles)
         if not self._group.wait(_SAY_S):
             each = " and ".join(f"{amount:g} {name}" for name, amount in size.items())
@@ -113,10 +113,7 @@ class RayGang:
         secret, self._actors = secrets.token_hex(32), actors
         who = [("--node-rank", str(rank), "--nodes", str(count), "--head", head) for rank in range(count)]
         ray.get(
-            [
-                actors[rank].start.remote([*who[rank], *words], str(Path.cwd()), secret)
-                for rank in range(count)
-            ]
+            [actors[rank].start.remote([*who[rank], *words], str(folder), secret) for rank in range(count)]
         )
 
     def look(self) -> None:
@@ -139,10 +136,11 @@ class RayGang:
             if code is not None:
                 self.codes[rank] = code
 
-    def stop(self) -> None:
-        """Ask every command to stop, and pass on what they say until they have ended."""
-        deadline = time.monotonic() + _STOP_S
-        for actor in self._actors:
-            actor.stop.remote()
-        while len(self.codes) < len(self._actors) and time.monotonic() < deadline:
-            self.look()
+    def await_end(self, patience_s: float) -> None:
+        """Pass on what the nodes say until all have ended: those that have not within a while are asked to stop."""
+        for limit_s, asked in ((patience_s, False), (_STOP_S, True)):
+            for actor in self._actors if asked else ():
+                actor.stop.remote()
+            deadline = time.monotonic() + limit_s
+            while len(self.codes) < len(self._actors) and time.monotonic() < deadline:
+                self.look()

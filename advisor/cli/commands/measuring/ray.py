@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,9 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.options import screen_of
 from advisor.cli.tuning.tune_words import FORWARDING, WORDS, join_words, split_words
+
+_END_S = 20.0
+"""The other nodes hear from node 0 that it has ended, and end in order; those that never found it do not."""
 
 
 def build_app() -> typer.Typer:
@@ -44,16 +48,19 @@ def tune(
         raise CommandFailed(
             Exit.USAGE, "This Python has no Ray.", "Install it where advisor is: pip install ray", str(error)
         ) from error
+    folder = Path.cwd()  # Ray unpacks a Ray Job's folder anew when its driver connects
     try:
         ray.init(os.environ.get("RAY_ADDRESS") or "auto", log_to_driver=False, logging_level="warning")
         with interruptible(), RayGang(share_out(nodes, cpus, gpus), screen.tell) as gang:
+            patience_s = _END_S
             try:
-                gang.start(["--started-by", shlex.join(typed), *join_words(options, command)])
+                gang.start(["--started-by", shlex.join(typed), *join_words(options, command)], folder)
                 while 0 not in gang.codes:
                     gang.look()
             except KeyboardInterrupt:
                 screen.tell("Asked to stop: ending what runs on the nodes …")
-            gang.stop()
+                patience_s = 0.0
+            gang.await_end(patience_s)
     except ConnectionError as error:
         hint = "Run this on one of its nodes or as a Ray Job, or name it in RAY_ADDRESS."
         raise CommandFailed(
