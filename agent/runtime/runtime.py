@@ -247,9 +247,9 @@ class Runtime:
         """Whether the script's clipping of gradients is made; otherwise it only learns their norm."""
         return self.at_work is None or self.at_work.may_clip()
 
-    def note_spawn(self, call: str) -> None:
+    def tell_unless_built(self, code: str, **facts: object) -> None:
         if not self.models.has_replicas:
-            self._tell_trouble("spawns_own_ranks", call=call)
+            self._tell_trouble(code, **facts)
 
     def hang_up(self) -> None:
         """This process is a forked copy of the rank."""

@@ -6,6 +6,7 @@ import functools
 import gc
 import math
 import sys
+import time
 from typing import Any, Callable, Dict, Tuple
 
 import torch
@@ -28,12 +29,15 @@ from .collectives import patch_collectives
 
 OLDEST_GENERATION = 2
 """Of Python's garbage: collecting the younger ones takes no time to speak of."""
+UNTIL_ENDED_S = 20.0
+"""The agent ends ranks that cannot be measured, once it has heard so."""
 
 
 def install_patches() -> None:
     """Once per process, right after torch was imported."""
     _patch_ddp()
     _patch_join()
+    _patch_joining()
     _patch_leaving()
     _patch_backward()
     _patch_loader()
@@ -136,6 +140,22 @@ def _patch_leaving() -> None:
 
     for home in (dist, dist.distributed_c10d):
         home.destroy_process_group = destroy
+
+
+def _patch_joining() -> None:
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def join(*args: Any, **kwargs: Any) -> Any:
+        runtime = current.current_runtime
+        if runtime is not None and kwargs.get("world_size") == 1 < runtime.environment.world_size:
+            runtime.tell_unless_built("joins_alone", started=runtime.environment.world_size)
+            if runtime.environment.control is not None:
+                time.sleep(UNTIL_ENDED_S)  # joining would fail at an address that another rank has taken
+        return original(*args, **kwargs)
+
+    for home in (dist, dist.distributed_c10d):
+        home.init_process_group = join
 
 
 def _patch_backward() -> None:
@@ -287,7 +307,7 @@ def _patch_spawning() -> None:
         def spawn(*args: Any, **kwargs: Any) -> Any:
             runtime = current.current_runtime
             if runtime is not None:
-                runtime.note_spawn(f"torch.multiprocessing.{name}")
+                runtime.tell_unless_built("spawns_own_ranks", call=f"torch.multiprocessing.{name}")
             return original(*args, **kwargs)
 
         return spawn

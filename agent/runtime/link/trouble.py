@@ -25,6 +25,11 @@ SENTENCES: Dict[str, str] = {
         "The script starts its own training processes ({call}), which the advisor cannot reach. "
         "Let it in through their environment (--injection environment), or start one process per device with torchrun."
     ),
+    "joins_alone": (
+        "Each of the {started} ranks joins a process group of one rank: the script asks something else than RANK and "
+        "WORLD_SIZE which rank it is. MPI answers so in trials, whose ranks torch's launcher starts and not mpirun. Ask "
+        "RANK and WORLD_SIZE first, as under torchrun, or tune the whole mpirun from outside: --kind command."
+    ),
     "single_rank": (
         "The job has one rank only, so no gradients are exchanged and no communication knob can matter. "
         "Start it with at least two ranks (torchrun --nproc-per-node 2 or more)."

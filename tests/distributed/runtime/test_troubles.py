@@ -22,6 +22,7 @@ pytestmark = pytest.mark.distributed
         (["no_ddp.py"], "no_group", "5 optimizer steps before it ended", 0),
         (["no_ddp.py", "--in-a-group"], "no_ddp", "DistributedDataParallel", 2),
         (["own_engine.py"], "own_engine", "DeepSpeed's engine", 0),
+        (["joins_alone.py"], "joins_alone", "Each of the 2 ranks joins a process group of one rank", 2),
         (["spawning.py"], "spawns_own_ranks", "torchrun", 0),
         (["plain.py", "--steps", "20"], "single_rank", "at least two ranks", 1),
         (["plain.py", "--steps", "12"], "too_short", "after 12 training steps", 2),
