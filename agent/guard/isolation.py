@@ -53,7 +53,7 @@ class Protection:
     def remove_scratch(self) -> None:
         """Delete what the trial wrote instead of the real files."""
         if self.scratch is not None:
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            _remove(self.scratch)
 
 
 def list_scratch_roots(work_dir: Path) -> tuple[Path, ...]:
@@ -86,7 +86,14 @@ def remove_leftover_scratch(scratch_roots: Sequence[Path], owner: str) -> None:
     """Delete the scratch that sessions of an agent which was killed left behind."""
     for root in scratch_roots:
         for folder in root.glob(f"{_prefix(owner)}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
+
+
+def _remove(scratch: Path) -> None:
+    # What the kernel makes for an overlay is closed to its owner, unless that is root.
+    for closed in scratch.glob("work*/*"):
+        closed.chmod(0o700)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _prefix(owner: str) -> str:
