@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Tuple
 
 if TYPE_CHECKING:
+    from .link.environment import Environment
     from .observe.recorder import Recorder  # imports torch, which the script does first
 
 Args = Tuple[Any, ...]
@@ -17,6 +18,7 @@ class Signals(Protocol):
 
     recorder: "Recorder"
     """Told directly what happens in every step and concerns no other part of the runtime."""
+    environment: "Environment"
 
     @property
     def at_work(self) -> Optional[object]: ...

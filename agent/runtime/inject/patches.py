@@ -29,7 +29,7 @@ from .collectives import patch_collectives
 
 OLDEST_GENERATION = 2
 """Of Python's garbage: collecting the younger ones takes no time to speak of."""
-UNTIL_ENDED_S = 20.0
+UNTIL_ENDED_S = 10.0
 """The agent ends ranks that cannot be measured, once it has heard so."""
 
 

@@ -27,8 +27,9 @@ SENTENCES: Dict[str, str] = {
     ),
     "joins_alone": (
         "Each of the {started} ranks joins a process group of one rank: the script asks something else than RANK and "
-        "WORLD_SIZE which rank it is. MPI answers so in trials, whose ranks torch's launcher starts and not mpirun. Ask "
-        "RANK and WORLD_SIZE first, as under torchrun, or tune the whole mpirun from outside: --kind command."
+        "WORLD_SIZE which rank it is. MPI answers so in trials, whose ranks torch's launcher starts and not mpirun. "
+        "Ask RANK and WORLD_SIZE first, as under torchrun; or measure the whole mpirun on one machine, from outside: "
+        "--kind command -- bash -c 'exec mpirun …'."
     ),
     "single_rank": (
         "The job has one rank only, so no gradients are exchanged and no communication knob can matter. "
