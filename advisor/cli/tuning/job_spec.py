@@ -126,7 +126,7 @@ def _with_built_in(workload: dict[str, Any]) -> dict[str, Any]:
 def name_command(command: Sequence[str]) -> str:
     """Return the script's name without its ending, else the module's or launcher's; never that of `env` before it."""
     for word in command:
-        if word.endswith((".py", ".sh")):
+        if word.endswith((".py", ".sh")) and len(word.split()) == 1:  # not what `bash -c` is given
             return Path(word).stem[:100]
     words = list(command)
     while words and (Path(words[0]).name == "env" or "=" in words[0] or words[0].startswith("-")):

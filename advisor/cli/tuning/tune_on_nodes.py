@@ -20,10 +20,10 @@ from advisor.cli.views.wording import spell_duration
 from advisor.here.attending import attending
 from advisor.here.environments import Place, reset_added, spread
 from advisor.here.gathering import Gathering, gathering
-from advisor.here.join import Meeting, find_meeting, leave_meeting, open_tls
+from advisor.here.join import Meeting, find_meeting, leave_meeting, open_tls, prove, read_secret
 from advisor.local.agents import AgentPlace, held_agents, start_agent
 from advisor.local.process import LocalProcess, ProcessDied
-from advisor.local.record import measuring_turn, note_tuning
+from advisor.local.record import make_private, measuring_turn, note_tuning
 from advisor.local.server import LocalServer, failure_of, starting_server
 from advisor.protocol.asked.jobs import Job, JobSpec
 
@@ -111,6 +111,12 @@ def _start(nodes: Nodes, port: int, address: str, token: str, environment: Mappi
     place = AgentPlace(
         name, url, options=("--advertise-address", address), environment={"ADVISOR_AGENT_TOKEN": token}
     )
+    known = nodes.state / "agents" / name / "secret"
+    if (given := read_secret(environment)) and not known.exists():
+        # A node that comes back without its disk, as pods do, is known to the server as the same one.
+        make_private(known.parent)
+        known.touch(mode=0o600)
+        known.write_text(prove(given, "agent", b"", name))
     agent = start_agent(place, None, nodes.state, environment)
     agent.let_go()
     return agent
@@ -126,7 +132,7 @@ def _lead(
     """Be node 0: server, agent, progress and answer."""
     place, job = nodes.place, None
     try:
-        with interruptible(), _ending_in_time(place, screen), ExitStack() as stack:
+        with interruptible(), ending_in_time(place, screen), ExitStack() as stack:
             meeting = leave_meeting(nodes.join_file, environment, place.head)
             stack.callback(nodes.join_file.unlink, missing_ok=True)
             gathered, open_to, end = stack.enter_context(
@@ -235,7 +241,7 @@ class _Watch:
 
 
 @contextmanager
-def _ending_in_time(place: Place, screen: Screen) -> Iterator[None]:
+def ending_in_time(place: Place, screen: Screen) -> Iterator[None]:
     """Interrupt what runs in the context a minute before the allocation ends."""
     if place.ends_in_s is None:
         yield
