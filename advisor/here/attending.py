@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from advisor.here.environments import Place
 from advisor.here.join import Meeting
-from advisor.here.lines import Line, NotProven, approach, talking
-from advisor.local.relay import carry_both
+from advisor.here.lines import Line, NotProven, approach
+from advisor.local.relay import carry_both, talking
 
 _PAUSE_S = 1.0
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from advisor.here.environments import Place
 from advisor.here.join import Meeting
-from advisor.here.lines import Line, NotProven, Said, talking, welcome
-from advisor.local.relay import carry_both
+from advisor.here.lines import Line, NotProven, Said, welcome
+from advisor.local.relay import carry_both, talking
 
 _LEAVING_S = 40.0
 """An agent waits for its training processes to be gone: nodes get that long to leave."""

@@ -11,12 +11,11 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from advisor.local.record import make_private
+from advisor.local.record import free_port, make_private
 from advisor.local.server import LocalModeFailed
 from advisor.protocol.base import Message
 
@@ -27,20 +26,11 @@ _ADDRESS_OF = 0x8915
 """SIOCGIFADDR: an interface's IPv4 address."""
 
 
-class JoinFile(Message):
-    """What node 0 leaves for the others in a folder that all of them see. Readable by its owner only."""
+class Meeting(Message):
+    """Where node 0 listens, and by which secret it is known. In the join file, which only its owner may read, too."""
 
     secret: str
-    """Empty where the environment has it."""
-    addresses: tuple[str, ...]
-    port: int
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where node 0 listens, and by which secret it is known."""
-
-    secret: str
+    """Empty in the join file where the environment has it."""
     addresses: tuple[str, ...]
     port: int
 
@@ -59,17 +49,14 @@ def read_secret(environment: Mapping[str, str]) -> str:
 def leave_meeting(path: Path, environment: Mapping[str, str], head: str) -> Meeting:
     """Decide where node 0 listens, and leave that in the join file for nodes that see it."""
     given = read_secret(environment)
-    secret = given or secrets.token_hex(32)
     # Without a shared folder the secret is all that nodes have in common: it says the port as well.
     meeting = Meeting(
-        secret, (head, *list_addresses()) if head else list_addresses(), _port_of(given) if given else 0
+        secret=given or secrets.token_hex(32),
+        addresses=((head,) if head else ()) + list_addresses(),
+        port=_port_of(given) if given else free_port(),
     )
-    if not given:
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            meeting = Meeting(secret, meeting.addresses, probe.getsockname()[1])
     make_private(path.parent)
-    body = JoinFile(secret="" if given else secret, addresses=meeting.addresses, port=meeting.port)
+    body = meeting.model_copy(update={"secret": ""}) if given else meeting
     # Others see the whole file or none.
     descriptor, written = tempfile.mkstemp(dir=path.parent, prefix=".join-")
     with os.fdopen(descriptor, "w") as file:
@@ -82,10 +69,12 @@ def find_meeting(path: Path, environment: Mapping[str, str], head: str) -> Meeti
     """Return where node 0 can be expected; None while nothing says so."""
     given = read_secret(environment)
     try:
-        left = JoinFile.model_validate_json(path.read_text())
+        left = Meeting.model_validate_json(path.read_text())
     except (OSError, ValidationError):
-        return Meeting(given, (head,), _port_of(given)) if given and head else None
-    return Meeting(given or left.secret, left.addresses, left.port)
+        if not (given and head):
+            return None
+        return Meeting(secret=given, addresses=(head,), port=_port_of(given))
+    return left.model_copy(update={"secret": given}) if given else left
 
 
 def _port_of(secret: str) -> int:

@@ -5,10 +5,6 @@ import hmac
 import json
 import secrets
 import ssl
-import threading
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,29 +99,3 @@ async def _approach(address: str, meeting: Meeting, said: Said) -> Line:
         writer.close()
         raise
     return line
-
-
-@contextmanager
-def talking() -> Iterator[Any]:
-    """Offer what runs a coroutine beside the rest of the command, and ends them all in the end."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="nodes", daemon=True)
-    thread.start()
-
-    def begin(coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
-        return asyncio.run_coroutine_threadsafe(coroutine, loop)
-
-    async def end() -> None:
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    try:
-        yield begin
-    finally:
-        with suppress(TimeoutError):
-            begin(end()).result(_HANDSHAKE_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()

@@ -5,15 +5,17 @@ import ctypes
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from advisor.local.namespaces import NAMESPACES
 from advisor.local.server import LocalModeFailed
 
 _CLONE_NEWNET = 0x40000000
 _CHUNK_BYTES = 65_536
+_END_S = 10.0
 
 
 @contextmanager
@@ -24,29 +26,40 @@ def relay_to(host: str, port: int, namespaces: Sequence[str]) -> Iterator[None]:
     Needs root. Raises `LocalModeFailed`.
     """
     listeners = [_listen_inside(namespace, port) for namespace in namespaces]
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="relay", daemon=True)
-    thread.start()
 
-    async def serve() -> list[asyncio.Server]:
+    async def serve(listener: socket.socket) -> None:
         async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await lead_to(reader, writer, host, port)
 
-        return [await asyncio.start_server(lead, sock=listener) for listener in listeners]
+        await (await asyncio.start_server(lead, sock=listener)).serve_forever()
 
-    async def close(servers: list[asyncio.Server]) -> None:
-        for server in servers:
-            server.close()
+    with talking() as begin:
+        for listener in listeners:
+            begin(serve(listener))
+        yield
+
+
+@contextmanager
+def talking() -> Iterator[Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]]:
+    """Offer what runs a coroutine beside the rest of the command, and ends them all in the end."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="connections", daemon=True)
+    thread.start()
+
+    def begin(coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+
+    async def end() -> None:
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    servers = asyncio.run_coroutine_threadsafe(serve(), loop).result()
     try:
-        yield
+        yield begin
     finally:
-        asyncio.run_coroutine_threadsafe(close(servers), loop).result()
+        with suppress(TimeoutError):
+            begin(end()).result(_END_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

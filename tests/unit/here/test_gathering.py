@@ -16,7 +16,7 @@ from advisor.here.attending import Attendance, attending
 from advisor.here.environments import Place
 from advisor.here.gathering import Gathering, gathering
 from advisor.here.join import Meeting, find_meeting, leave_meeting, open_tls
-from advisor.here.lines import talking
+from advisor.local.relay import talking
 from advisor.local.server import LocalModeFailed
 
 SECRET = "a secret that nobody guesses"
@@ -34,7 +34,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def meeting() -> Meeting:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return Meeting(SECRET, ("127.0.0.1",), probe.getsockname()[1])
+        return Meeting(secret=SECRET, addresses=("127.0.0.1",), port=probe.getsockname()[1])
 
 
 @contextmanager
@@ -124,7 +124,10 @@ def test_node_that_does_not_belong_here_is_told_why(
 def test_who_does_not_know_the_secret_gets_nothing_and_gives_nothing(
     meeting: Meeting, told: list[str]
 ) -> None:
-    with ExitStack() as stack, gather(replace(meeting, secret="another one"), told) as (gathered, end):
+    with (
+        ExitStack() as stack,
+        gather(meeting.model_copy(update={"secret": "another one"}), told) as (gathered, end),
+    ):
         attendance = attend(stack, meeting)
         wait_for(lambda: "does not know this gang's secret" in attendance.trouble, "node 0 is not believed")
         assert not attendance.token
@@ -154,7 +157,7 @@ def test_traffic_of_nodes_shows_neither_secret_nor_token(meeting: Meeting, told:
 
     with ExitStack() as stack, gather(meeting, told):
         threading.Thread(target=record, daemon=True).start()
-        attendance = attend(stack, replace(meeting, port=listener.getsockname()[1]))
+        attendance = attend(stack, meeting.model_copy(update={"port": listener.getsockname()[1]}))
         wait_for(lambda: attendance.token, "the token has come")
         stack.close()
     assert len(seen) > 500
