@@ -32,7 +32,7 @@ while True:
 """
 WAITS = "import time; time.sleep(600)"
 COMMAND = ("torchrun", "--nproc-per-node", "1", "train.py")
-SHORT = ("--minutes", "3", "--trials", "3", "--block-seconds", "0.3")
+SHORT = ("--minutes", "2", "--trials", "1", "--block-seconds", "0.2")
 
 
 @pytest.fixture
@@ -48,6 +48,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def temporary(folder: Path) -> Path:
+    """Where the commands put temporary files: beside the folder, because the agents protect what is in it."""
+    beside = folder.with_name(f"{folder.name}-temporary")
+    beside.mkdir(exist_ok=True)
+    return beside
+
+
 class Started:
     """A command on one node."""
 
@@ -56,7 +63,8 @@ class Started:
     ) -> None:
         self.log = log
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ADVISOR_")}
-        variables = kept | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", MARK: str(folder), **environment}
+        ours = {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", MARK: str(folder), "TMPDIR": str(temporary(folder))}
+        variables = kept | ours | dict(environment)
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 command, cwd=folder, env=variables, stdout=file, stderr=file, start_new_session=True
@@ -144,12 +152,14 @@ def ranks_of(folder: Path) -> list[dict[str, str]]:
 
 def nothing_is_left(folder: Path) -> None:
     wait_for(lambda: not processes_of(folder), f"nothing is left: {processes_of(folder)}")
-    assert not (folder / "advisor-train-state" / "join.json").exists()
+    assert not list(folder.rglob("join.json"))
+    left = [path.name for path in temporary(folder).iterdir() if not path.name.startswith("torchinductor_")]
+    assert not left  # torch keeps a cache of its own there
 
 
-def count_results(folder: Path) -> dict[str, str]:
+def count_results(folder: Path, state: str = "advisor-train-state") -> dict[str, str]:
     """Every result that the server has accepted, by its id."""
-    file = folder / "advisor-train-state" / "advisor.db"
+    file = folder / state / "advisor.db"
     with suppress(sqlite3.OperationalError), sqlite3.connect(f"file:{file}?mode=ro", uri=True) as database:
         return {str(row[0]): str(row[1]) for row in database.execute("SELECT block_id, body FROM results")}
     return {}  # the server has yet to make it
