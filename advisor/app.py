@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.concurrency import run_in_threadpool
@@ -53,6 +54,8 @@ from advisor.storage.whole.census import Census
 from advisor.tuning.asked import PlannerTuning
 
 _ID_BYTES = 5
+_MOST_WRITERS = 20
+"""Reports that are written to PostgreSQL at one time."""
 
 
 def read_clock() -> datetime:
@@ -120,6 +123,7 @@ def create_app(
         ),
         known_tokens=KnownTokens(database),
         leases=Leases(database),
+        writers=CapacityLimiter(1 if database.is_sqlite else _MOST_WRITERS),
         metrics=metrics,
         stopping=stopping or threading.Event(),
     )

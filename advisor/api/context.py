@@ -42,6 +42,9 @@ class Context:
     """Whose tokens counted a moment ago."""
     leases: Leases
     """Who was heard of from a session."""
+    writers: CapacityLimiter
+    """Threads that keep reports. SQLite has one writer at a time: threads that wait for their turn would take the
+    interpreter from the one that has it, each time that it asks the database."""
     metrics: Metrics = field(default_factory=Metrics)
     """What is counted while the server runs."""
     waiting_room: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_MOST_WAITING))

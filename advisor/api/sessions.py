@@ -85,10 +85,10 @@ async def report_race(
 ) -> RaceAccepted:
     """Accept a race's results, exactly once; 409 for a report that does not count and was put into quarantine."""
     agent_id, now = find_agent_id(principal), context.clock()
-    # In a coroutine's own thread: of a function the framework would check the answer in one more.
-    answer = await run_in_threadpool(
+    keep = partial(
         races.report_race, context.database, context.tuning, session_id, race_id, agent_id, report, now
     )
+    answer = await to_thread.run_sync(keep, limiter=context.writers)
     context.metrics.note_report(is_accepted=isinstance(answer, races.Accepted))
     # Only now, after the commit: the quarantine has to stay.
     if isinstance(answer, races.Quarantined):
