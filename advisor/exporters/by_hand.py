@@ -20,6 +20,8 @@ _LINES: Mapping[str, str] = {
     "foreach={value}.",
     "batch_size_multiple": "multiply the training loader's batch size by {value}; an epoch then has that many times "
     "fewer steps, also for schedules that count them.",
+    "micro_batches": "cut each batch into {value} parts; run forward and backward of each, with its loss divided by "
+    "{value}, all but the last under ddp.no_sync(), and step after the last one.",
     "hierarchical_allreduce_gloo_between": "give the upper level's groups backend='gloo' (new_group), and hand buckets "
     "over in a thread of their own.",
     "num_iteration_per_run": "record a torch.cuda.Event after every step, and synchronize() with the one of {value} "

@@ -322,6 +322,9 @@ COMPILED_MODEL = Private(f"{DYNAMO}.eval_frame", "OptimizedModule", "see what th
 ORIGINAL = Private(f"{DYNAMO}.eval_frame:OptimizedModule", "_orig_mod", "see what the script compiles")
 COMPILED_CALL = Private("torch.nn.modules.module:Module", "_compiled_call_impl", _COMPILE)
 CALL = Private("torch.nn.modules.module:Module", "_call_impl", _COMPILE)
+FORWARD_HOOKS = Private(
+    "torch.nn.modules.module:Module", "_forward_hooks", "see which layers the script watches"
+)
 CUTS_AT_BUCKETS = Private(f"{DYNAMO}.config", "optimize_ddp", "see what the script compiles")
 SUPPRESS_ERRORS = Private(f"{DYNAMO}.config", "suppress_errors", _COMPILE)
 MOST_VERSIONS = Private(f"{DYNAMO}.config", "recompile_limit", _COMPILE, (2, 7))

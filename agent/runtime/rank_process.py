@@ -8,6 +8,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from .levers.buckets.bucket_plan import BucketPlan
+from .levers.micro_batches.split_forward import KNOB, SplitForward
 from .link import beat
 from .link.control import AgentLost, ControlLine
 from .link.environment import Environment
@@ -35,6 +36,7 @@ class RankProcess:
         self.shared = SharedSteps()
         self.samples = SampleCount(environment.samples_per_forward)
         self.reading = Reading()
+        self.splitting = SplitForward(_read_parts(environment), environment.local_world_size)
         self.recorder = Recorder()
         self.precision = ScriptPrecision()
         self.loader: Optional[Dict[str, Any]] = None
@@ -106,3 +108,9 @@ class RankProcess:
             time.sleep(self.environment.stay_s)
             code = FAILED  # no signal ended it, and the user's command must not go on as if it had trained
         os._exit(code)
+
+
+def _read_parts(environment: Environment) -> int:
+    """Parts of each batch from the first one on: a batch that does not fit leaves no step in which to switch."""
+    given = {**environment.base, **(environment.strategy or {}).get("changes", {})}.get(KNOB)
+    return given if isinstance(given, int) and given > 1 else 1

@@ -47,7 +47,7 @@ class Runtime:
         # Directly, because they are asked in every step.
         self.watch, self.recorder, self.models = process.watch, process.recorder, process.models
         self.samples, self.reading, self.precision = process.samples, process.reading, process.precision
-        self.shared = process.shared
+        self.shared, self.splitting = process.shared, process.splitting
         self.write_beat, self.note_autocast = process.write_beat, process.precision.note_autocast
         self._active = environment.control is not None or environment.strategy is not None
         self._steering: Optional[Steering] = None

@@ -189,7 +189,7 @@ def _judge_exit(evidence: Evidence) -> Judgement:
         return Judgement(
             Outcome.OUT_OF_MEMORY,
             f"A rank ran out of memory {_say_when(evidence)}: {_find_shortage(evidence.log_text, text)}. Use a smaller "
-            "batch, or a strategy that keeps less in memory.",
+            "batch, compute it in parts (micro_batches), or use a strategy that keeps less in memory.",
         )
     if _RUNTIME_FAILED.search(text):
         sentence = (

@@ -7,6 +7,8 @@ from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.applicability import cuda_needed, refused
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 
+_NEARLY_FULL = 0.85
+"""Share of a device's memory from which its allocator begins to look for room."""
 _MOST_WORKERS = 16
 """Beyond it a loader hands batches over no faster, and every worker costs memory."""
 
@@ -29,6 +31,20 @@ def _pin_unavailable(context: KnobContext) -> str | None:
     if sentence := cuda_needed("Pinned memory", "loader_pin_memory")(context):
         return sentence
     return _loader_needed("loader_pin_memory")(context)
+
+
+def _split_unavailable(context: KnobContext) -> str | None:
+    if sentence := refused(context, "micro_batches"):
+        return sentence
+    share = context.facts.memory_share
+    if share >= _NEARLY_FULL:
+        return None
+    known = (
+        f"{share:.0%} of the fullest device's memory was in use"
+        if share
+        else "How full memory is was not measured"
+    )
+    return f"{known}: parts cost computing and save memory only. Set it by hand where a batch does not fit."
 
 
 def _workers_rule(context: KnobContext) -> tuple[Rule, ...]:
@@ -72,6 +88,19 @@ LOADING: tuple[Knob, ...] = (
         realised="Index batches are joined before the loader reads and collates them; compared at equal samples.",
         unavailable_because=_loader_needed("batch_size_multiple"),
         rule=lambda _: (Rule(2, "Communicates and updates half as often, and fills the devices better."),),
+    ),
+    Knob(
+        name="micro_batches", title="parts of each batch",
+        place=L, part=Part.COMPUTATION, default=1, low=1, high=256, scale=Scale.LOG, unit="parts",
+        effect=Effect.NUMERIC, switch=Switch.HOT, grid=lambda _: (2, 4),
+        meaning="Parts in which forward and backward of each batch are computed, so that memory holds one of them at a "
+        "time. The batch, the loss and the steps stay the script's own; dropout draws other random numbers of the same "
+        "distribution.",
+        realised="The model's forward is computed part by part and, but for the last one, again in the backward: about "
+        "a sixth more computing in two parts, and up to a third in many. A rank that is short of memory makes more "
+        "parts by itself. Refused with batch norm, and where a check finds that the model mixes samples.",
+        unavailable_because=_split_unavailable,
+        rule=lambda _: (Rule(2, "The fewest parts: each keeps half of what a batch keeps for its backward."),),
     ),
     Knob(
         name="loader_num_workers", title="DataLoader num_workers",

@@ -214,6 +214,8 @@ class WorkloadFacts(Message):
     """Some embedding produces sparse gradients; fusion leaves those alone."""
     has_batch_norm: bool = False
     """The model holds batch-norm layers."""
+    memory_share: float = 0.0
+    """Share of its device's memory that the fullest rank used at its peak; 0 where it is not known (on CPUs)."""
     batch_size_per_rank: float
     """Samples that one rank consumes per optimizer step."""
     microbatches_per_step: float = 1

@@ -87,6 +87,7 @@ _OTHER_TARGETS: Mapping[str, Target] = {
     "sync_batch_norm": Target.COMPUTATION,
     "loader_num_workers": Target.STEP,
     "batch_size_multiple": Target.COMPUTATION,
+    "micro_batches": Target.COMPUTATION,
     "NCCL_SOCKET_NTHREADS": Target.HANDLING,
     "NCCL_NSOCKS_PERTHREAD": Target.HANDLING,
     "NCCL_BUFFSIZE": Target.HANDLING,

@@ -44,7 +44,9 @@ def misfit_sentence(context: KnobContext, peak_bytes: int, values: Mapping[str, 
     Only what is certain rules a strategy out: 16-bit arithmetic and other savings are not counted as room.
     """
     room = device_memory_bytes(context)
-    if room is None or peak_bytes <= 0:
+    # How much of a peak is kept for the backward, and would be kept in parts, is not known.
+    is_split = int(values["micro_batches"]) > int(context.baseline["micro_batches"])
+    if room is None or peak_bytes <= 0 or is_split:
         return None
     added = added_bytes(context, values)
     needed = peak_bytes + sum(added.values())

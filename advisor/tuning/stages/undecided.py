@@ -35,7 +35,8 @@ _HOW = {
     Outcome.LOST: "is killed",
 }
 _REMEDY = {
-    Outcome.OUT_OF_MEMORY: "Lower its batch size.",
+    Outcome.OUT_OF_MEMORY: "Lower its batch size, or start it with `advisor run --set micro_batches=2 -- …`, which "
+    "computes each batch in parts and makes more of them where memory is short.",
     Outcome.HUNG: "If a step may take that long, raise hang_timeout_s.",
 }
 _BY_HAND = "Run its command by hand to see the same, and mend it first."

@@ -98,7 +98,10 @@ def _patch_ddp() -> None:
             return original_forward(self, *args, **kwargs)
         runtime.begin_forward(self, args, kwargs)
         try:
-            output = original_forward(self, *args, **kwargs)
+            if runtime.splitting.parts > 1:
+                output = runtime.splitting.run(original_forward, self, args, kwargs)
+            else:
+                output = original_forward(self, *args, **kwargs)
         except BaseException:
             runtime.drop_forward()
             raise
@@ -173,7 +176,16 @@ def _patch_backward() -> None:
         try:
             if runtime.at_work is not None:
                 tensors, args, kwargs = runtime.multiply_loss(tensors, args, kwargs)
-            original(tensors, *args, **kwargs)
+            try:
+                original(tensors, *args, **kwargs)
+                return
+            except Exception as error:
+                if not runtime.splitting.may_go_on(error):
+                    raise
+                # Its traceback holds the tensors for which there was no room.
+                shortage = error.with_traceback(None)
+            if not runtime.splitting.go_on():
+                raise shortage
         finally:
             runtime.end_backward()
 

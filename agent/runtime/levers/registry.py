@@ -24,6 +24,8 @@ from .computation.sync_batch_norm import SyncBatchNormalization
 from .computation.threads import Threads
 from .launched import observe_launched, prove_launched, refuse_launched
 from .lever import Evidence, Lever, RelaunchNeeded, Training
+from .micro_batches.micro_batches import MicroBatches
+from .micro_batches.split_forward import SplitForward
 from .own_knobs import OwnKnobs
 from .reduction.adaptive_local_sgd import AdaptiveLocalSgd
 from .reduction.gradient_merge import GradientMerge
@@ -51,6 +53,7 @@ class Levers:
         reading: Reading,
         scratch: Optional[str] = None,
         own: Optional[Mapping[str, Mapping[str, Any]]] = None,
+        splitting: Optional[SplitForward] = None,
     ) -> None:
         """`scratch` is a folder for what levers write, that goes with the session; None in a real training. `own` is
         about the script's own knobs."""
@@ -68,6 +71,7 @@ class Levers:
             Threads(),
             MemoryFraction(device),
             DataReading(reading, device),
+            MicroBatches(splitting or SplitForward()),
             Resharding(),
             Prefetching(),
             GradientScatter(device),

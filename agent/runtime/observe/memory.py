@@ -34,6 +34,14 @@ def read_peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def read_share(device: torch.device) -> float:
+    """The most of a GPU's memory that this rank's allocator has held; 0 on CPUs."""
+    if device.type != "cuda":
+        return 0.0
+    _, total = torch.cuda.mem_get_info(device)
+    return float(torch.cuda.max_memory_reserved(device) / total)
+
+
 def count_free_bytes(device: torch.device) -> int:
     """What could still be allocated: on the GPU, or in host memory by all processes together; 0 where unknown."""
     if device.type == "cuda":

@@ -43,6 +43,7 @@ class RankParts:
             self.reading,
             environment.scratch,
             environment.own,
+            process.splitting,
         )
         self.asks_cheaply = self.device.type == "cpu"
         """Whether DDP may be asked for its times in every step: elsewhere that makes the host wait for the device."""

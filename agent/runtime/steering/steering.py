@@ -15,6 +15,7 @@ from ..levers.buckets.bucket_plan import observe_plan
 from ..levers.lever import Training
 from ..link import beat
 from ..observe.host_reads import HostReads
+from ..observe.memory import read_share
 from ..observe.recorder import OWN, REDUCTION, StepMarks
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..untraced import untraced
@@ -172,12 +173,14 @@ class Steering(ABC):
         self._levers.refuse(refusals)
         observed = self._levers.observe(training)
         batches = parts.exchange.gather(process.batches, "batches of an epoch", PEER_TIMEOUT_S)
+        (fullest,) = parts.agree_on_most([round(1000 * read_share(parts.device))], "how full memory is")
         if parts.rank != 0:
             return {"refusals": refusals}
         parts.clock.settle()
         hint_s = statistics.median(parts.clock.measure(step.start, step.end) for step in self._watched)
         samples = int(statistics.median(step.samples for step in self._watched))
         facts = gather_facts(process.environment, training, process.loader, samples, self._forwards, hint_s)
+        facts["memory_share"] = fullest / 1000
         if self._reads is not None:
             facts["host_reads"] = self._reads.describe(READ_STEPS)
         if batches is not None and None not in batches and len(set(batches)) > 1:
