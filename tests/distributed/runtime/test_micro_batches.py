@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from .fake_agent import ABOUT_CPUS, END, launch, measure, race
-from .test_production import TORCHRUN, run
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -30,10 +29,10 @@ def differ(folder: Path) -> float:
     )
 
 
-def train(folder: Path, parts: int, *words: str) -> str:
+def train(folder: Path, parts: int, *words: str, **how: Any) -> str:
     """A real training under the strategy."""
     strategy = {"ADVISOR_RUN": json.dumps({"changes": {"micro_batches": parts}})}
-    session = launch(folder, [SCRIPT, "--name", "split", *words], variables=strategy)
+    session = launch(folder, [SCRIPT, "--name", "split", *words], variables=strategy, **how)
     assert session.code == 0, session.log
     return session.log
 
@@ -56,21 +55,24 @@ def test_thirty_steps_are_those_of_the_whole_batch(tmp_path: Path, words: tuple[
 @ABOUT_CPUS
 def test_a_batch_that_does_not_fit_on_one_rank_trains_under_torchrun_as_if_it_did(tmp_path: Path) -> None:
     train_plainly(tmp_path)
-    words = [*TORCHRUN, SCRIPT, "--name", "split", "--fits", "3"]
-    split = run(tmp_path, ["--set", "micro_batches=2"], words)
-    assert split.returncode == 0, split.stderr
-    assert split.stderr.count("it makes 4 parts from here on") == 1
-    assert differ(tmp_path) < 1e-11, split.stderr
+    log = train(tmp_path, 2, "--fits", "3", forge=None, timeout_s=300.0)
+    assert log.count("it makes 4 parts from here on") == 1
+    assert differ(tmp_path) < 1e-11, log
 
 
 @ABOUT_CPUS
 def test_ranks_that_run_out_of_memory_by_turns_leave_none_waiting(tmp_path: Path) -> None:
-    log = train(tmp_path, 2, "--batch", "64", "--fits", "1", "--short", "1", "--steps", "40")
-    failed = [int((tmp_path / f"split.failed.{rank}").read_text()) for rank in range(2)]
-    assert min(failed) >= 4, log
+    steps = 30
+    log = train(tmp_path, 2, "--fits", "1", "--short", "1")
+    failed = [(tmp_path / f"split.failed.{rank}").read_text().split() for rank in range(2)]
+    assert all(int(times) >= 3 for rank in failed for times in rank), (failed, log)
     assert "one step goes without its samples" in log
-    # Losses, norms and learning rates are three a step, of which the losses are each rank's own.
-    assert read(tmp_path, "split", 0)[3 * 40 :] == read(tmp_path, "split", 1)[3 * 40 :]
+    # Three numbers a step; the losses are each rank's own.
+    ranks = [read(tmp_path, "split", rank) for rank in range(2)]
+    assert ranks[0][3 * steps :] == ranks[1][3 * steps :]
+    assert [ranks[0][place] for place in range(1, 3 * steps, 3)] == [
+        ranks[1][place] for place in range(1, 3 * steps, 3)
+    ]
 
 
 @ABOUT_CPUS

@@ -6,7 +6,6 @@ part by part. DistributedDataParallel, too, sees each gradient once.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -81,7 +80,9 @@ class SplitForward:
             f"{kept / 2**20:.1f} MiB at a time instead of {all_kept / 2**20:.1f} MiB; {finding.sentence}."
         )
         if self.lost:
-            sentence += f" Memory was short in {self.lost} backward passes: their samples are missing in those steps."
+            sentence += (
+                f" Memory was short in {self.lost} backward passes: their samples are missing in those steps."
+            )
         return sentence
 
     def run(self, forward: Forward, ddp: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
@@ -220,6 +221,5 @@ def _give_zeros(ddp: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _free() -> None:
-    gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
