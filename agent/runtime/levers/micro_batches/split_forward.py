@@ -13,7 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from ...link.say import say
+from ...link.rank_output import say
 from ...observe.memory import count_free_bytes
 from .batch_parts import count_samples, cut, cut_one, join, list_tensors, share_out
 from .split_check import Finding, Forward, check, explain_no_split, is_out_of_memory
