@@ -6,9 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Tuple
 
 if TYPE_CHECKING:
-    from .levers.micro_batches.split_forward import SplitForward  # imports torch, which the script does first
     from .link.environment import Environment
-    from .observe.recorder import Recorder
+    from .observe.recorder import Recorder  # imports torch, which the script does first
 
 Args = Tuple[Any, ...]
 Kwargs = Dict[str, Any]
@@ -20,8 +19,8 @@ class Signals(Protocol):
     recorder: "Recorder"
     """Told directly what happens in every step and concerns no other part of the runtime."""
     environment: "Environment"
-    splitting: "SplitForward"
-    """Asked directly in every forward."""
+    splitting: Any
+    """The SplitForward of the levers, which import this module; asked directly in every forward."""
 
     @property
     def at_work(self) -> Optional[object]: ...
