@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, Place] = {
     "ray": _place(_DAILY, "measuring.ray", "build_app", is_group=True),
     "run": _place(_DAILY, "measuring.run", "run", **_FORWARDED),
     "verify": _place(_DAILY, "measuring.verify", "verify"),
+    "race": _place(_DAILY, "measuring.race", "race"),
     "export": _place(_DAILY, "answers.answers", "export"),
     "report": _place(_DAILY, "answers.answers", "report"),
     "predict": _place(_DAILY, "answers.predict", "predict"),

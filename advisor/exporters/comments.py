@@ -102,6 +102,7 @@ def _describe_carried(advice: Advice, job: Job, provenance: Mapping[str, Provena
         job_id=job.id,
         job_name=job.spec.name,
         kind=job.spec.workload.kind,
+        own=job.spec.workload.own,
         changes=changes,
         baseline={name: advice.baseline[name] for name in changes},
         gain=advice.gain if len(changes) == len(advice.changes) else None,

@@ -8,6 +8,7 @@ from advisor.protocol.answers.advice import Interval
 from advisor.protocol.answers.strategy_file import read_strategy_file
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.workload import WorkloadKind
 
 MARK = "Fleet Advisor carries: "
@@ -27,6 +28,8 @@ class Carried(Message):
     """Knobs that the file sets."""
     baseline: dict[str, Value] = Field(default_factory=dict)
     """What the script as it stood had for them."""
+    own: tuple[OwnKnob, ...] = ()
+    """The job's own knobs."""
     gain: Interval | None = None
     """The confirmed throughput ratio; None where the file carries a part of what it was confirmed for."""
 
@@ -52,6 +55,7 @@ def read_carried(text: str) -> Carried | None:
                 kind=file.kind,
                 changes=file.changes,
                 baseline=file.baseline,
+                own=file.own,
                 gain=file.gain,
             )
         lines = found[HEAD]

@@ -34,9 +34,10 @@ class OwnKnob(Spec):
     values: tuple[Value, ...] = Field(min_length=1, max_length=MOST_VALUES)
     """What may be tried; the baseline's value always counts. All numbers, or all words."""
     at: str = Field(default="", max_length=500)
-    """Where the program reads it. Empty: `${name}` in the command, else `fleet_advisor.knob("name")` in the script.
-    `--batch`: that option of the command. `$OMP_X`: a variable. `config.toml:training.batch`: a key of a file that the
-    command names. `command`: the values stand for whole commands, whose `words` are given."""
+    """Where the program reads it. Empty: `${name}` in the command, an option `--name` or word `name=` of it, else
+    `fleet_advisor.knob("name")` in the script. `--batch`: that option of the command. `$OMP_X`: a variable.
+    `config.toml:training.batch`: a key of a file that the command names. `command`: the values stand for whole
+    commands, whose `words` are given."""
     baseline: Value | None = None
     """The value of the script as it stands. None: what the command says today, else the first of `values`."""
     effect: Effect | None = None
@@ -148,6 +149,19 @@ def find_option(command: Sequence[str], option: str) -> tuple[int, str] | None:
         if word == option and option.startswith("-") and place + 1 < len(command):
             return place + 1, ""
     return None
+
+
+def find_place(knob: OwnKnob, command: Sequence[str]) -> str:
+    """Return where a knob stands of which only the name was given: `${name}`, else an option or word of that name.
+
+    Empty where the command holds none of them: then the script asks for it.
+    """
+    if knob.at or knob.words or knob.hot:
+        return knob.at
+    if knob.stands_in(command):
+        return f"${{{knob.name}}}"
+    names = (f"--{knob.name}", f"--{knob.name.replace('_', '-')}", knob.name)
+    return next((name for name in names if find_option(command, name) is not None), "")
 
 
 def find_baseline(knob: OwnKnob, command: Sequence[str], environment: Mapping[str, str]) -> Value | None:

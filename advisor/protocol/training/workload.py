@@ -15,7 +15,7 @@ from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
 from advisor.protocol.training.own_knob_texts import TypedKnob
-from advisor.protocol.training.own_knobs import OwnKnob, find_baseline
+from advisor.protocol.training.own_knobs import OwnKnob, find_baseline, find_place
 
 
 class WorkloadKind(StrEnum):
@@ -140,15 +140,15 @@ class Workload(Spec):
     def _read_baselines(self) -> Self:
         """Say for each own knob what the command has today."""
         read = []
-        for knob in self.own:
+        for given in self.own:
+            knob = given.model_copy(update={"at": find_place(given, self.command)})
             today = find_baseline(knob, self.command, self.environment)
             if None not in (today, knob.baseline) and today != knob.baseline:
                 raise ValueError(
                     f"{knob.name} has two baselines: the command says {today!r}, and baseline is {knob.baseline!r}"
                 )
-            at = f"${{{knob.name}}}" if not knob.at and knob.stands_in(self.command) else knob.at
             value = knob.own_value if today is None else today
-            read.append(OwnKnob.model_validate(dict(knob) | {"baseline": value, "at": at}))
+            read.append(OwnKnob.model_validate({**dict(knob), "baseline": value}))
         # The model is frozen for everyone else; what it holds is complete from here on.
         object.__setattr__(self, "own", tuple(read))
         return self

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.kinds import Part
+from advisor.protocol.kinds import Part, Place
 from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.surrogate import Axis, Places
 from advisor.tuning.space.space import Dimension, Space
@@ -49,6 +49,8 @@ def _expect_effect(dimension: Dimension, share: float | None) -> float:
 
     A knob that acts on a share of the step can bring ln(1 / (1 - share)) at most; half of that is usual.
     """
+    if dimension.knob.place is Place.OWN:
+        return _MOST_SCALE
     usual = _USUAL_SCALE
     if share is not None and dimension.knob.part is not Part.STEP:
         usual = _PART_OF_ROOM * -math.log(1.0 - min(share, 0.95))

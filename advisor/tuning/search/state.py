@@ -144,7 +144,13 @@ def look(record: Record, asking: str = "") -> SearchState | None:
     facts = record.job.facts
     if facts is None or record.probe is None:
         return None
-    return SearchState(record, build_space(record.job, facts, record.probe_blocks), asking)
+    space = build_space(record.job, facts, record.probe_blocks)
+    failed = tuple(t.changes for t in record.history.trials if t.outcome is Outcome.OUT_OF_MEMORY)
+    # A launch that dies before its first race has no trial.
+    failed += tuple(s.cold for s in record.sessions if s.cold and s.outcome is Outcome.OUT_OF_MEMORY)
+    if failed:
+        space = replace(space, composer=replace(space.composer, out_of_memory=failed))
+    return SearchState(record, space, asking)
 
 
 def choose_winner(state: SearchState) -> Candidate | None:

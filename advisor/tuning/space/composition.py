@@ -72,6 +72,8 @@ class Composer:
     """Knobs that the program takes: what else would complete a strategy is the program's own affair."""
     only: Mapping[str, frozenset[Value]] = field(default_factory=dict)
     """The only values that the job lets some knobs have, beside the baseline's."""
+    out_of_memory: tuple[Changes, ...] = ()
+    """Strategies that ran out of memory: those further along the same own numbers would, too."""
     require: tuple[str, ...] = ()
     """What has to hold of every strategy, as the job's owner wrote it."""
     gradient_bytes: int = 0
@@ -105,11 +107,28 @@ class Composer:
                 return None
         if _broken({**own, **complete}, self.layout) - self._broken_already:
             return None
+        if any(self._lies_beyond(changes, failed) for failed in self.out_of_memory):
+            return None
         return changes
 
     @cached_property
     def _broken_already(self) -> set[str]:
         return _broken(self.own, self.layout)
+
+    def _lies_beyond(self, changes: Mapping[str, Value], failed: Mapping[str, Value]) -> bool:
+        """Whether a strategy goes at least as far as a failed one in every own number that this one moved, if any."""
+        moved = [
+            n for n in failed if self.catalogue[n].place is Place.OWN and self.catalogue[n].kind is not str
+        ]
+        if not moved or changes == failed:
+            return False
+        others = {**self.own, **changes}
+        choices = (n for n in self.catalogue if self.catalogue[n].place is Place.OWN and n not in moved)
+        same = all(others[n] == failed.get(n, self.own[n]) for n in choices)
+        return same and all(
+            (float(others[n]) - float(failed[n])) * (float(failed[n]) - float(self.own[n])) >= 0
+            for n in moved
+        )
 
     @cached_property
     def _tied(self) -> dict[str, None]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Effect, Place
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.rules_of_thumb import Prior
@@ -39,7 +39,8 @@ def share_trials(job: Job, space: Space) -> dict[Effect, int]:
 def rung_strategies(space: Space, effect: Effect, best: Mapping[str, Value]) -> tuple[Prior, ...]:
     """Return what to try on a higher rung, on top of the best strategy of the allowed one, best first."""
     names = {d.knob.name for d in space.higher if d.knob.effect is effect}
-    wishes = _numeric_wishes(space, names, best) if effect is Effect.NUMERIC else _schedules(names, best)
+    wishes = _own_wishes(space, effect, best)
+    wishes += _numeric_wishes(space, names, best) if effect is Effect.NUMERIC else _schedules(names, best)
     top = f" on top of the best so far ({Changes(best).describe()})" if best else ""
     priors: list[Prior] = []
     seen: set[object] = set()
@@ -76,6 +77,17 @@ def missing_schedules(
 
 
 _Wish = tuple[dict[str, Value], str]
+
+
+def _own_wishes(space: Space, effect: Effect, best: Mapping[str, Value]) -> list[_Wish]:
+    """Each value of the user's own knobs: they were named because somebody means to change them."""
+    own = [d for d in space.higher if d.knob.effect is effect and d.knob.place is Place.OWN]
+    return [
+        ({**best, d.knob.name: value}, f"{d.knob.name} {value}")
+        for d in own
+        for value in d.values
+        if value != space.context.baseline[d.knob.name]
+    ]
 
 
 def _numeric_wishes(space: Space, names: Collection[str], best: Mapping[str, Value]) -> list[_Wish]:

@@ -28,7 +28,7 @@ from advisor.protocol.answers.strategy_file import choose_changes
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message, Value
 from advisor.protocol.gains import Quality, spell_range
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import join_own
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import WorkloadKind
 
@@ -111,7 +111,9 @@ def verify(
     screen = screen_of(context)
     file, words = _read(strategy, command or [])
     try:
-        changes = choose_changes(file.changes if file else {}, settings or (), leave or ())
+        own = [knob.model_copy(update={"baseline": None}) for knob in file.own] if file else []
+        catalogue = join_own(own)
+        changes = choose_changes(file.changes if file else {}, settings or (), leave or (), catalogue)
     except ValueError as error:
         raise CommandFailed(Exit.INVALID_SPEC, str(error), "`advisor knobs` lists the knobs.") from error
     rival = _read_rival(against) if against is not None else None
@@ -130,12 +132,15 @@ def verify(
         nodes=nodes if testbed is None else None,
         testbed=testbed,
         kind=WorkloadKind(file.kind) if file else None,
-        allow=CATALOGUE.effect_of({**(rival.changes if rival is not None else {}), **changes}),
+        allow=catalogue.effect_of({**(rival.changes if rival is not None else {}), **changes}),
         minutes=minutes,
         min_gain=None if fail_below is None else max(0.0, (fail_below - 1.0) * 100.0),
         from_checkpoint=from_checkpoint,
     )
-    held = {"verify": dict(changes), "workload": {"base": dict(rival.changes) if rival is not None else {}}}
+    held = {
+        "verify": dict(changes),
+        "workload": {"own": own, "base": dict(rival.changes) if rival is not None else {}},
+    }
     spec = sign_as_asked(spec_from_options(words, options, Path.cwd(), held), sign, sign_for)
     wanted = WantedJob(spec, new=False)
 
