@@ -214,5 +214,5 @@ def test_keys_of_files_are_read_and_changed_in_their_types(tmp_path: Path, suffi
     assert read_key(path, "training.batch") == 8
     assert read_key(path, "training.fast") is True
     assert isinstance(read_key(path, "training.lr"), float)
-    with pytest.raises(ValueError, match="has no key training.missing"):
+    with pytest.raises(ValueError, match=r"has no key training\.missing"):
         set_keys({"training": {}}, {"training.missing": 1})
