@@ -65,19 +65,22 @@ def _name_copies(
     files: Files,
 ) -> tuple[str, ...]:
     for path, values in edits.items():
-        replaced = replace_path(command, path, str(folder / f"changed-{Path(path).name}"))
+        # A folder of its own: what an argument lies in is protected, and the session's own folder must not be.
+        copy = folder / "changed" / path.replace("/", "_")
+        replaced = replace_path(command, path, str(copy))
         if replaced == command:
             raise Unlaunchable(
                 f"The command does not name {path}, so that the script would not read the changed copy: name the file "
                 "as the command does."
             )
-        _write_copy(working_dir / path, values, folder / f"changed-{Path(path).name}", files)
+        _write_copy(working_dir / path, values, copy, files)
         command = replaced
     return command
 
 
 def _write_copy(path: Path, values: Mapping[str, Value], copy: Path, files: Files) -> None:
     text = _read(path, files)
+    copy.parent.mkdir(parents=True, exist_ok=True)
     try:
         copy.write_text(change_keys(text, path.suffix, values))
     except (ValueError, KeyError, TypeError) as error:

@@ -80,6 +80,7 @@ class Plan:
             "changes": self.changes,
             "holds_for": self.holds_for.model_dump(mode="json") if self.holds_for else {},
             "baseline": self.baseline,
+            "own": [knob.name for knob in self.own],
         }
         if watch is not None:
             strategy["watch"] = {"low": self.least_samples_per_s, **watch}

@@ -54,6 +54,8 @@ class Signals(Protocol):
 current_runtime: Optional[Signals] = None
 own_values: Dict[str, Any] = {}
 """What `fleet_advisor.knob` answers for the knobs that change between two steps."""
+own_defaults: Dict[str, Any] = {}
+"""What the script has by itself for the knobs that it asked for."""
 own_asked: Dict[str, int] = {}
 """How often the script asked for each of its own knobs."""
 

@@ -26,7 +26,7 @@ from advisor.protocol.gains import (
     spell_likely,
     spell_range,
 )
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Effect, Place
 
 _LABEL_COLUMNS = 7
 _WATCHED = 2
@@ -224,7 +224,7 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
         parts.append(Text(rest, style="dim"))
     parts.append(Text(_say_effects(advice), style="dim"))
     if any(advice.catalogue.spell_name(knob, advice.software) != knob for knob in advice.changes):
-        names = ", ".join(advice.changes)
+        names = ", ".join(name for name in advice.changes if advice.catalogue[name].place is not Place.OWN)
         parts.append(Text(f"PaddlePaddle Fleet's names, in this order: {names}.", style="dim"))
     return Group(*parts)
 

@@ -39,7 +39,8 @@ class OwnKnob(Spec):
     `config.toml:training.batch`: a key of a file that the command names. `command`: the values stand for whole
     commands, whose `words` are given."""
     baseline: Value | None = None
-    """The value of the script as it stands. None: what the command says today, else the first of `values`."""
+    """The value of the script as it stands. None: what the command says today, or the script where it asks, else the
+    first of `values`."""
     effect: Effect | None = None
     """What another value may change besides the speed. None: nothing is known, so it counts as convergence."""
     faster: Faster = Faster.UNKNOWN

@@ -65,19 +65,21 @@ def list_variables(own: Iterable[OwnKnob], changes: Mapping[str, Value]) -> dict
     knobs = tuple(own)
     if not knobs:
         return {}
-    values = {knob.name: changes.get(knob.name, knob.own_value) for knob in knobs}
     about = {
         knob.name: {
-            "how": say_placed(knob, values[knob.name]),
-            "value": values[knob.name],
+            "how": say_placed(knob, changes.get(knob.name, knob.own_value)),
+            "values": knob.values,
             "hot": knob.hot,
             "exact": knob.effect is Effect.EXACT,
         }
         for knob in knobs
     }
+    # What a script asks for has its own value until a strategy changes it.
+    told = [knob for knob in knobs if knob.at or knob.words or knob.name in changes]
+    values = {knob.name: spell(changes.get(knob.name, knob.own_value)) for knob in told}
     return {
-        **{f"ADVISOR_KNOB_{name}": spell(value) for name, value in values.items()},
-        **{knob.variable: spell(values[knob.name]) for knob in knobs if knob.variable},
+        **{f"ADVISOR_KNOB_{name}": text for name, text in values.items()},
+        **{knob.variable: values[knob.name] for knob in told if knob.variable},
         "ADVISOR_OWN": json.dumps(about),
     }
 

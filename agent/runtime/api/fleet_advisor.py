@@ -31,6 +31,7 @@ def knob(name: str, otherwise: Any) -> Any:
     """
     current = sys.modules.get("fleet_advisor_runtime.current")
     if current is not None:
+        current.own_defaults.setdefault(name, otherwise)
         current.own_asked[name] = current.own_asked.get(name, 0) + 1
         if name in current.own_values:
             return _convert(current.own_values[name], otherwise)

@@ -87,7 +87,13 @@ def read(path: str) -> Dict[str, Any]:
 def describe(file: Dict[str, Any]) -> Dict[str, Any]:
     """What the ranks are to know of it."""
     baseline = {name: value for name, value in file["baseline"].items() if name in file["changes"]}
-    return {"changes": file["changes"], "holds_for": file["holds_for"] or {}, "baseline": baseline}
+    own = [knob["name"] for knob in file.get("own") or ()]
+    return {
+        "changes": file["changes"],
+        "holds_for": file["holds_for"] or {},
+        "baseline": baseline,
+        "own": own,
+    }
 
 
 def list_flags() -> List[str]:

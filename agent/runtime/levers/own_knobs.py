@@ -16,12 +16,11 @@ class OwnKnobs(Lever):
     starts_slowly = True  # another micro-batch allocates and chooses kernels anew
 
     def __init__(self, own: Mapping[str, Mapping[str, Any]]) -> None:
-        """`own`: for each knob how it is put there (`how`), its present `value`, whether it is `hot` and `exact`."""
+        """`own`: for each knob how it is put there (`how`), the `values` to try, whether it is `hot` and `exact`."""
         self._own = own
         hot = {name: about for name, about in own.items() if about.get("hot")}
         self.knobs = tuple(hot)
         self.changes_training = tuple(name for name, about in hot.items() if not about.get("exact"))
-        self._baseline = {name: about["value"] for name, about in hot.items()}
         self._wanted: Mapping[str, Any] = {}
         self._seen: Dict[str, int] = {}
 
@@ -29,13 +28,32 @@ class OwnKnobs(Lever):
         """Whether it is one of the script's own."""
         return name in self._own
 
+    def list_refusals(self, training: Training) -> Dict[str, str]:
+        refused = {}
+        for name, about in self._own.items():
+            if about.get("how"):
+                continue
+            if name not in current.own_defaults:
+                refused[name] = (
+                    f'Nothing in the command holds {name}, and the script did not call fleet_advisor.knob("{name}", '
+                    "VALUE) up to its first steps."
+                )
+            elif not _is_among(current.own_defaults[name], about.get("values", ())):
+                refused[name] = (
+                    f"The script's own value is {current.own_defaults[name]!r}, which is none of those to try: name "
+                    "it, too."
+                )
+        return refused
+
     def observe(self, training: Training) -> Dict[str, Any]:
-        return dict(self._baseline)
+        """What the script itself has, where it asks."""
+        asked = (name for name, about in self._own.items() if not about.get("how"))
+        return {name: current.own_defaults[name] for name in asked if name in current.own_defaults}
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._wanted = dict(values)
         current.own_values.clear()
-        current.own_values.update({**self._baseline, **values})
+        current.own_values.update(values)
 
     def begin_timing(self) -> None:
         self._seen = dict(current.own_asked)
@@ -64,3 +82,7 @@ class OwnKnobs(Lever):
                 name: f'Nothing in the command holds {name}, and the script did not call fleet_advisor.knob("{name}").'
             }
         )
+
+
+def _is_among(value: Any, values: Any) -> bool:
+    return any(str(value) == str(one) or value == one for one in values)

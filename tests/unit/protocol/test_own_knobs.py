@@ -99,10 +99,12 @@ def test_what_is_escaped_stays_the_programs_own() -> None:
 def test_ranks_are_told_each_value_and_how_it_got_there() -> None:
     workload = make_workload("--batch=1,2:exact", "seen=1,2:hot")
     told = list_variables(workload.own, {"batch": 2})
-    assert (told["ADVISOR_KNOB_batch"], told["ADVISOR_KNOB_seen"]) == ("2", "1")
+    assert told["ADVISOR_KNOB_batch"] == "2"
+    assert "ADVISOR_KNOB_seen" not in told, "the script has its own until a strategy changes it"
+    assert list_variables(workload.own, {"seen": 2})["ADVISOR_KNOB_seen"] == "2"
     about = json.loads(told["ADVISOR_OWN"])
     assert about["batch"] == {
-        "how": "2 since the launch: --batch in the command.", "value": 2, "hot": False, "exact": True,
+        "how": "2 since the launch: --batch in the command.", "values": [1, 2], "hot": False, "exact": True,
     }  # fmt: skip
     assert (about["seen"]["how"], about["seen"]["hot"]) == ("", True)
     assert list_variables((), {}) == {}

@@ -13,9 +13,14 @@ from agent.runtime.levers.own_knobs import OwnKnobs
 from tests.unit.runtime.test_computation_levers import load
 
 ABOUT = {
-    "micro": {"how": "2 since the launch: --micro in the command.", "value": 2, "hot": False, "exact": True},
-    "asked": {"how": "", "value": 1, "hot": False, "exact": True},
-    "width": {"how": "", "value": 4, "hot": True, "exact": False},
+    "micro": {
+        "how": "2 since the launch: --micro in the command.",
+        "values": [1, 2],
+        "hot": False,
+        "exact": True,
+    },
+    "asked": {"how": "", "values": [1, 2], "hot": False, "exact": True},
+    "width": {"how": "", "values": [4, 8], "hot": True, "exact": False},
 }
 
 
@@ -30,6 +35,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     yield module
     current.own_values.clear()
     current.own_asked.clear()
+    current.own_defaults.clear()
 
 
 def test_outside_of_a_trial_a_script_has_todays_value(api: ModuleType) -> None:
@@ -48,7 +54,10 @@ def test_the_launch_tells_a_value_in_the_type_of_todays(
 def test_a_hot_knob_is_switched_between_steps_and_proved_by_being_asked(api: ModuleType) -> None:
     lever = OwnKnobs(ABOUT)
     assert (lever.knobs, lever.changes_training) == (("width",), ("width",))
+    assert "did not call" in lever.list_refusals(Training([], []))["width"]
+    assert api.knob("width", 4) == 4
     assert lever.observe(Training([], [])) == {"width": 4}
+    assert set(lever.list_refusals(Training([], []))) == {"asked"}
     lever.switch({"width": 8}, Training([], []))
     lever.begin_timing()
     assert "did not call" in lever.prove().not_consumed["width"]
@@ -56,6 +65,11 @@ def test_a_hot_knob_is_switched_between_steps_and_proved_by_being_asked(api: Mod
     assert lever.prove().consumed["width"] == 'fleet_advisor.knob("width") answered 8, 1 times.'
     lever.switch({}, Training([], []))
     assert api.knob("width", 4) == 4
+
+
+def test_a_default_of_the_scripts_that_is_none_of_the_values_is_refused(api: ModuleType) -> None:
+    api.knob("width", 5)
+    assert "own value is 5" in OwnKnobs(ABOUT).list_refusals(Training([], []))["width"]
 
 
 def test_what_stands_since_the_launch_is_proved_by_its_place_or_by_being_asked(api: ModuleType) -> None:
