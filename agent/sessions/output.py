@@ -21,7 +21,7 @@ from advisor.protocol.measured.messages import Assignment, Trouble
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockPlan
 from advisor.protocol.nodes.cluster import DeviceKind
-from advisor.protocol.training.settling import say_placed
+from advisor.protocol.training.settling import say_placed, settle
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from agent.backends.results import LONGEST_LINE, RESULTS_FILE, Results, Step
 from agent.guard.progress import Hang
@@ -52,6 +52,7 @@ class OutputReader:
     ) -> None:
         """The results file lies in `ranks_folder`, the log of the session in `log_folder`."""
         self._assignment, self._clock = assignment, clock
+        self._settled = settle(assignment.workload, assignment.cold)
         self._file = _LineFile(ranks_folder / RESULTS_FILE)
         self._log = _LogLines(log_folder)
         self._results = Results(assignment.workload.pattern)
@@ -208,7 +209,8 @@ class OutputReader:
             "gradient_bytes": 0,
             "parameter_tensors": 0,
             "layers": 0,
-            "batch_size_per_rank": fmean(_samples_of(step, workload) for step in steps) / self._results.ranks,
+            "batch_size_per_rank": fmean(_samples_of(step, self._settled) for step in steps)
+            / self._results.ranks,
             "step_time_s_hint": steps[-1][0].time_s,
             **about.facts,
         }
@@ -247,10 +249,10 @@ class OutputReader:
         return None
 
     def _summarise(self, plan: BlockPlan, steps: list[tuple[Step, ...]], has_ended: bool) -> BlockResult:
-        workload, about = self._assignment.workload, self._results.about
+        about = self._results.about
         nodes = self._assignment.nnodes if self._results.ranks > 1 else 1
         times = tuple(_time_of(step) for step in steps)
-        samples = [_samples_of(step, workload) * nodes for step in steps]
+        samples = [_samples_of(step, self._settled) * nodes for step in steps]
         losses = [loss for step in steps if (loss := step[0].loss) is not None]
         finite = tuple(loss for loss in losses if isfinite(loss))
         consumed, not_consumed = self._weigh(plan)
@@ -353,4 +355,5 @@ def _time_of(step: tuple[Step, ...]) -> float:
 
 def _samples_of(step: tuple[Step, ...], workload: Workload) -> float:
     """Of all ranks that told this step."""
-    return sum(each.samples or workload.samples_per_step or 1.0 for each in step)
+    counted = workload.samples_per_step if isinstance(workload.samples_per_step, int) else None
+    return sum(each.samples or counted or 1.0 for each in step)

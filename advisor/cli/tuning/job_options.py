@@ -18,6 +18,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.nodes.cluster import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
+from advisor.protocol.training.own_knobs import read_value
 from advisor.protocol.training.workload import Injection, WorkloadKind
 
 
@@ -299,13 +300,14 @@ class TuneOptions(JobOptions, OwnKnobOptions):
         Fills("freeze"),
     ] = None
     samples_per_step: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help="Samples one process takes per forward pass.",
+            metavar="NUMBER",
+            help="Samples one process takes per forward pass, or an expression over knobs of your own: '2 * micro'.",
             show_default="observed",
             rich_help_panel=TRAINED,
         ),
-        Fills("workload.samples_per_step"),
+        Fills("workload.samples_per_step", read=read_value),
     ] = None
     block_seconds: Annotated[
         float | None,

@@ -50,11 +50,13 @@ def _take_form(
     trials: _Text = "24",
     allow: _Text = "exact",
     knobs: Annotated[list[str], Form()] = [],  # noqa: B006
+    own: _Text = "",
+    require: _Text = "",
 ) -> _Sent:
     return _Sent(
         form_key,
         request_key,
-        Draft(name, command, kind, working_dir, nodes, minutes, trials, allow, tuple(knobs)),
+        Draft(name, command, kind, working_dir, nodes, minutes, trials, allow, tuple(knobs), own, require),
     )
 
 

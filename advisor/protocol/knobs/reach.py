@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from advisor.protocol.base import Value
+from advisor.protocol.expressions import FACTS, evaluate, list_names
 from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE, find_nearest, join_own
 from advisor.protocol.knobs.knob import Knob
-from advisor.protocol.knobs.requirements import FACTS, evaluate, list_names
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
 PLACES = ("strategy_file", "results_file", "node_rank", "nodes", "master_addr", "master_port")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
 from advisor.protocol.training.own_knobs import PLACEHOLDER, OwnKnob, find_option, spell
-from advisor.protocol.training.workload import Workload
+from advisor.protocol.training.workload import Workload, count_samples
 
 
 def settle(workload: Workload, values: Mapping[str, Value]) -> Workload:
@@ -36,7 +36,13 @@ def settle(workload: Workload, values: Mapping[str, Value]) -> Workload:
         elif knob.is_placeholder:
             pattern = re.compile(PLACEHOLDER % knob.name)
             command = [_fill(word, pattern, spell(value)) for word in command]
-    return workload.model_copy(update={"command": tuple(command), "environment": environment})
+    samples = workload.samples_per_step
+    if isinstance(samples, str):
+        own = {knob.name: values.get(knob.name, knob.own_value) for knob in workload.own}
+        samples = count_samples(samples, own)
+    return workload.model_copy(
+        update={"command": tuple(command), "environment": environment, "samples_per_step": samples}
+    )
 
 
 def _fill(word: str, pattern: re.Pattern[str], text: str) -> str:

@@ -1,5 +1,6 @@
 """The workload: what is trained, how it is launched, and the facts measured about it."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
@@ -12,6 +13,7 @@ from pydantic import (
 )
 
 from advisor.protocol.base import Message, Spec, Value
+from advisor.protocol.expressions import evaluate
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
 from advisor.protocol.training.own_knob_texts import TypedKnob
@@ -71,8 +73,9 @@ class Workload(Spec):
     environment: dict[str, Secret] = Field(default_factory=dict, repr=False)
     """Environment variables added for the training processes. Values may be secrets: they can be read again only by the
     agents that run the workload."""
-    samples_per_step: int | None = Field(default=None, ge=1)
-    """Samples that one rank consumes per forward pass; None infers it from the model's first input."""
+    samples_per_step: Annotated[int, Field(ge=1)] | Annotated[str, Field(max_length=300)] | None = None
+    """Samples that one rank consumes per forward pass (of a `command`, per step), or an expression over knobs of the
+    script's own that comes to it: `2 * micro`. None infers it from the model's first input."""
     injection: Injection = Injection.AUTO
     """How the runtime gets into the ranks; other kinds than `pytorch` have none."""
     protect: tuple[str, ...] = ()
@@ -126,6 +129,14 @@ class Workload(Spec):
             raise ValueError(
                 f"workload.base is for workloads of kind pytorch, and this one is {self.kind.value}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_uncountable_samples(self) -> Self:
+        if isinstance(self.samples_per_step, str):
+            count = count_samples(self.samples_per_step, {knob.name: knob.own_value for knob in self.own})
+            if not self.own:
+                object.__setattr__(self, "samples_per_step", count)
         return self
 
     @field_validator("own")
@@ -250,3 +261,16 @@ class WorkloadFacts(Message):
     """Digests of the script's own files that it runs, by their paths from the working directory."""
     software: dict[str, str] = Field(default_factory=dict)
     """Versions of further software that the measurements depend on, by name: `{"paddle": "3.3.1"}`."""
+
+
+def count_samples(text: str, values: Mapping[str, Value]) -> int:
+    """Return what an expression for the samples of a step comes to; raises ValueError with a sentence."""
+    try:
+        found = evaluate(text, values)
+    except ValueError as error:
+        raise ValueError(f"samples_per_step {text!r}: {error}") from None
+    if isinstance(found, bool) or not isinstance(found, int | float) or found < 1:
+        raise ValueError(
+            f"samples_per_step {text!r} comes to {found!r}, and has to be a number of at least 1"
+        )
+    return round(found)

@@ -8,11 +8,11 @@ from functools import cached_property
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.expressions import holds, list_names
 from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import Catalogue
 from advisor.protocol.knobs.changes import INTERVALS, Changes
 from advisor.protocol.knobs.knob import Knob
-from advisor.protocol.knobs.requirements import holds, list_names
 from advisor.protocol.knobs.strategy import COUPLING_RULES, Layout, collective_defaults
 
 FIRST_INTERVALS: Mapping[str, int] = {"localsgd": 4, "adaptive_localsgd": 4, "gradient_merge": 2}

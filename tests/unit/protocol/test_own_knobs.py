@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.expressions import evaluate, holds, list_names
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.requirements import evaluate, holds, list_names
 from advisor.protocol.training.key_files import read_key, set_keys
 from advisor.protocol.training.own_knob_texts import read_commands, read_own_knob, read_variants
 from advisor.protocol.training.own_knobs import Faster
@@ -218,3 +218,16 @@ def test_keys_of_files_are_read_and_changed_in_their_types(tmp_path: Path, suffi
     assert isinstance(read_key(path, "training.lr"), float)
     with pytest.raises(ValueError, match=r"has no key training\.missing"):
         set_keys({"training": {}}, {"training.missing": 1})
+
+
+def test_samples_of_a_step_may_follow_a_knob() -> None:
+    workload = make_workload("--batch=1,2", samples_per_step="2 * batch")
+    assert settle(workload, {}).samples_per_step == 8
+    assert settle(workload, {"batch": 2}).samples_per_step == 4
+    for wrong, told in (
+        ("2 * bath", "bath has no value"),
+        ("batch - 4", "at least 1"),
+        ("batch == 4", "at least 1"),
+    ):
+        with pytest.raises(ValidationError, match=told):
+            make_workload("--batch=1,2", samples_per_step=wrong)

@@ -20,6 +20,9 @@ from advisor.protocol.training.workload import WorkloadKind
 _FIELDS = {
     "workload.command": ("command", "the command"),
     "workload.working_dir": ("working_dir", "the folder"),
+    "workload.own": ("own", "the knobs of your own"),
+    "workload.require": ("require", "what must hold"),
+    "workload": ("own", "the knobs of your own"),
     "budget.max_seconds": ("minutes", "the time"),
     "budget.max_trials": ("trials", "the number of strategies"),
 }
@@ -42,6 +45,10 @@ class Draft:
     allow: str = Effect.EXACT.value
     knobs: tuple[str, ...] = ()
     """Knobs to search; none means every knob that can matter."""
+    own: str = ""
+    """Knobs of the script's own, one a line."""
+    require: str = ""
+    """What must hold between them, one a line."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,13 @@ def read_draft(draft: Draft) -> Reading:
         return Reading(None, problems)
     document = {
         "name": draft.name.strip(),
-        "workload": {"kind": draft.kind, "command": words, "working_dir": draft.working_dir},
+        "workload": {
+            "kind": draft.kind,
+            "command": words,
+            "working_dir": draft.working_dir,
+            "own": _list_lines(draft.own),
+            "require": _list_lines(draft.require),
+        },
         "nodes": int(numbers["nodes"]),
         "allow": draft.allow,
         "knobs": draft.knobs,
@@ -112,6 +125,10 @@ def read_draft(draft: Draft) -> Reading:
             place = _FIELDS.get(path, (path if hasattr(draft, path) else "", ""))[0]
             problems.setdefault(place, found["msg"].removeprefix("Value error, "))
         return Reading(None, problems)
+
+
+def _list_lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def place_refusal(refusal: InvalidJob) -> dict[str, str]:

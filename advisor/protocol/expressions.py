@@ -1,4 +1,4 @@
-"""Requirements between knobs: `micro * accumulate == 8`, read by a small grammar and never by `eval`."""
+"""Expressions over knobs: `micro * accumulate == 8`, `2 * micro`; read by a small grammar and never by `eval`."""
 
 import ast
 import operator
@@ -48,8 +48,13 @@ def _parse(text: str) -> ast.expr:
         )  # fmt: skip
         is_plain = isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str)
         if not is_plain and not isinstance(node, known):
-            raise ValueError(f"{ast.unparse(node)!r} is not understood; {_WHAT}")
+            raise ValueError(f"{_name(node)} is not understood; {_WHAT}")
     return expression
+
+
+def _name(node: ast.AST) -> str:
+    """Operators have no text of their own: `Pow`."""
+    return repr(ast.unparse(node)) if isinstance(node, ast.expr) else type(node).__name__
 
 
 def list_names(text: str) -> tuple[str, ...]:
