@@ -10,6 +10,7 @@ from pathlib import Path
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.local.agents import training_environment
 from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.kinds import Effect
 from advisor.protocol.training.launch_command import (
     ForeignCommand,
     LaunchCommand,
@@ -134,6 +135,20 @@ def warn_of_stray_options(spec: JobSpec, flags: Collection[str]) -> str:
     return (
         f"{', '.join(strays)} stands behind the script, so {' '.join(launch.script)} gets it and advisor does not. If "
         "it is meant for advisor, put it in front of the `--`."
+    )
+
+
+def warn_of_undeclared(spec: JobSpec) -> str:
+    """Return which knobs of the user's own can be measured and not advised, since nothing says what they change."""
+    if spec.allow is Effect.CONVERGENCE and spec.from_checkpoint:
+        return ""
+    names = [knob.name for knob in spec.workload.own if knob.effect is None]
+    if not names:
+        return ""
+    return (
+        f"Nothing says that the mathematics stays with another {' or '.join(names)}: that counts as a change to how the "
+        "model learns, which is measured and not advised. Write NAME=V,V:exact (a variant: 'NAME:exact: …') if it stays, "
+        "or allow it: --allow convergence --from-checkpoint."
     )
 
 

@@ -6,6 +6,7 @@ from advisor.protocol.answers.advice import DroppedKnob
 from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
 from advisor.protocol.asked.jobs import Job, JobSpec
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
 from advisor.protocol.measured.trials import JobHistory
@@ -48,7 +49,7 @@ def _left_out_because(spec: JobSpec, knob: Knob) -> str | None:
         return "The job holds one strategy against the script, and searches nothing."
     if knob.name in spec.freeze:
         return FROZEN
-    if spec.knobs and knob.name not in spec.knobs:
+    if spec.knobs and knob.name not in spec.knobs and knob.place is not Place.OWN:
         return NOT_ASKED_FOR
     return None
 
@@ -69,8 +70,8 @@ def _plan_knob(spec: JobSpec, knob: Knob) -> PlannedKnob:
 def _known_values(spec: JobSpec, knob: Knob) -> tuple[Value, ...]:
     if knob.name in spec.values:
         return spec.values[knob.name]
-    if knob.grid is not None:
-        return ()
+    if knob.own_values or knob.grid is not None:
+        return knob.own_values
     return (False, True) if knob.kind is bool else knob.choices
 
 

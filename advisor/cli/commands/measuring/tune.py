@@ -211,14 +211,17 @@ def tune(
 
 def _look_ahead(spec: JobSpec | None, output: Path | None, screen: Screen, *, writes: bool) -> None:
     """Say what is known before anything is started: words that went astray, files that could not be written."""
-    from advisor.cli.tuning.preflight import warn_of_stray_options
+    from advisor.cli.tuning.preflight import warn_of_stray_options, warn_of_undeclared
     from advisor.cli.tuning.strategy_files import name_directory, require_room
 
     directory = name_directory(spec.name) if output is None and spec is not None and spec.name else output
     if directory is not None and (writes or output is not None):
         require_room(directory)
-    if spec is not None and (warning := warn_of_stray_options(spec, _FLAGS)):
-        screen.warn(warning)
+    if spec is None:
+        return
+    for warning in (warn_of_stray_options(spec, _FLAGS), warn_of_undeclared(spec)):
+        if warning:
+            screen.warn(warning)
 
 
 def _find_trackers(log_to: Sequence[str]) -> Sequence[tuple[str, str]]:
