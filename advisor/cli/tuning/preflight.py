@@ -146,9 +146,9 @@ def warn_of_undeclared(spec: JobSpec) -> str:
     if not names:
         return ""
     return (
-        f"Nothing says that the mathematics stays with another {' or '.join(names)}: that counts as a change to how the "
-        "model learns, which is measured and not advised. Write NAME=V,V:exact (a variant: 'NAME:exact: …') if it stays, "
-        "or allow it: --allow convergence --from-checkpoint."
+        f"Nothing says that the mathematics stays with another {' or '.join(names)}: that counts as a change to how "
+        "the model learns, which is measured and not advised. Write NAME=V,V:exact (a variant: 'NAME:exact: …') if it "
+        "stays, or allow it: --allow convergence --from-checkpoint."
     )
 
 

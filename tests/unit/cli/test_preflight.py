@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.tuning.preflight import check_here, warn_of_stray_options
+from advisor.cli.tuning.preflight import check_here, warn_of_stray_options, warn_of_undeclared
 from advisor.cli.tuning.strategy_files import require_room
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.training.workload import Workload, WorkloadKind
@@ -113,3 +113,15 @@ def test_a_directory_that_takes_no_file_is_refused_at_once_for_root_too(place: s
 def test_looking_for_room_leaves_nothing_behind(tmp_path: Path) -> None:
     require_room(tmp_path / "new" / "deeper")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_knobs_of_ones_own_that_nothing_declares_are_told() -> None:
+    def warn(*own: str, **fields: object) -> str:
+        workload = Workload(command=("torchrun", "t.py", "--batch", "4", "--ac", "none"), own=own)
+        return warn_of_undeclared(JobSpec.model_validate({"workload": workload, **fields}))
+
+    assert warn("batch=1,2", "ac=none,full").startswith(
+        "Nothing says that the mathematics stays with another batch or ac"
+    )
+    assert warn("batch=1,2:exact") == ""
+    assert warn("batch=1,2", allow="convergence", from_checkpoint=True) == ""

@@ -87,6 +87,22 @@ def test_file_and_request_make_the_very_job() -> None:
     assert JobSpec.model_validate(json.loads(words[-1])) == spec
 
 
+def test_knobs_of_ones_own_are_a_line_each() -> None:
+    command = "torchrun train.py --micro 2 --acc 4"
+    draft = fill(
+        command=command, own="micro=1,2,4,8:exact\n\n acc=1..8:log:exact ", require="micro * acc == 8"
+    )
+    spec = read_draft(draft).spec
+    assert spec is not None
+    assert [(knob.name, knob.at, knob.own_value) for knob in spec.workload.own] == [
+        ("micro", "--micro", 2), ("acc", "--acc", 4),
+    ]  # fmt: skip
+    assert spec.workload.require == ("micro * acc == 8",)
+    assert JobSpec.model_validate(yaml.safe_load(write_yaml(spec))) == spec
+    for wrong in ({"own": "micro"}, {"own": "--no=1,2"}, {"own": "micro=1,2", "require": "micro == 1"}):
+        assert list(read_draft(fill(command=command, **wrong)).problems) == ["own"]
+
+
 def test_plan_stores_nothing_and_submitting_twice_makes_one_job(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_submitter_2_x")
     page = client.get("/jobs/new").text
