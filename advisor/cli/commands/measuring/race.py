@@ -15,7 +15,7 @@ from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.answers.advice import Advice, Interval, Verdict
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message
-from advisor.protocol.gains import spell_range
+from advisor.protocol.gains import describe_ratio
 from advisor.protocol.kinds import Effect
 from advisor.protocol.training.own_knob_texts import read_commands
 from advisor.protocol.training.workload import WorkloadKind
@@ -134,11 +134,11 @@ def describe(found: CommandRace, commands: list[str]) -> list[str]:
 def _say_answer(found: CommandRace) -> str:
     if found.gain is None:
         return found.headline
-    ratio = spell_range(found.gain.ratio, found.gain.low, found.gain.high)
+    ratio = describe_ratio(found.gain.ratio, found.gain.low, found.gain.high)
     if found.verdict is Verdict.CHANGE:
         return f"B is faster than A: {ratio}"
     if found.gain.high < 1.0:
-        return f"A is faster than B: B over A {ratio}"
+        return f"A is faster; of B against A: {ratio}"
     if found.verdict is Verdict.KEEP:
-        return f"B is not worth a change: B over A {ratio}. {found.headline}"
-    return f"not decided: B over A {ratio}. {found.headline}"
+        return f"B is not worth a change against A: {ratio}. {found.headline}"
+    return f"not decided, of B against A: {ratio}. {found.headline}"
