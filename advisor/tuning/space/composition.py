@@ -133,38 +133,50 @@ class Composer:
     @cached_property
     def _tied(self) -> dict[str, None]:
         """Own knobs that a requirement names: a wish for one may set the others."""
-        names = (name for text in self.require for name in list_names(text))
+        names = self._named
         return dict.fromkeys(
             name for name in names if name in self.catalogue and self.catalogue[name].place is Place.OWN
         )
-
-    @cached_property
-    def _facts(self) -> dict[str, Value]:
-        layout = self.layout
-        per_node = max(1, layout.world_size // max(1, layout.nodes))
-        return {"world_size": layout.world_size, "nodes": layout.nodes, "gpus_per_node": per_node}
 
     def _meet_requirements(self, values: dict[str, Value], wishes: Mapping[str, Value]) -> bool:
         """Set own knobs that are not wished for so that every requirement holds; False where nothing makes them hold.
 
         Of several ways the one that changes the fewest knobs is taken, then the one nearest to the script's own values.
         """
-        if self._all_hold(values):
+        if not self.require or self._all_hold(values):
             return True
+        named = tuple((name, values.get(name), name in wishes) for name in self._named)
+        if named not in self._completions:
+            self._completions[named] = self._complete_own(values, wishes)
+        chosen = self._completions[named]
+        values.update(chosen or {})
+        return chosen is not None
+
+    @cached_property
+    def _completions(self) -> dict[object, dict[str, Value] | None]:
+        """What was found for values that were asked about: a search asks for the same few again and again."""
+        return {}
+
+    @cached_property
+    def _named(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for text in self.require for name in list_names(text)))
+
+    def _complete_own(
+        self, values: Mapping[str, Value], wishes: Mapping[str, Value]
+    ) -> dict[str, Value] | None:
         free = [name for name in self._tied if name not in wishes and name not in self.frozen]
         grids = [self._list_near(name) for name in free]
         if not free or math.prod(map(len, grids)) > _MOST_COMPLETIONS:
-            return False
+            return None
         ways = sorted(itertools.product(*(enumerate(grid) for grid in grids)), key=_rate_way)
         for way in ways:
             chosen = {name: value for name, (_, value) in zip(free, way, strict=True)}
             if self._all_hold({**values, **chosen}):
-                values.update(chosen)
-                return True
-        return False
+                return chosen
+        return None
 
     def _all_hold(self, values: Mapping[str, Value]) -> bool:
-        known = {**self._facts, **values}
+        known = {**list_facts(self.layout), **values}
         return all(holds(text, known) for text in self.require)
 
     def _list_near(self, name: str) -> list[Value]:
@@ -221,6 +233,12 @@ class Composer:
         if name in self.only:
             return min((float(v) for v in self.only[name] if float(v) >= enough), default=value)
         return whole_size_mb(self.gradient_bytes)
+
+
+def list_facts(layout: Layout) -> dict[str, Value]:
+    """Return what requirements may name of the nodes."""
+    per_node = max(1, layout.world_size // max(1, layout.nodes))
+    return {"world_size": layout.world_size, "nodes": layout.nodes, "gpus_per_node": per_node}
 
 
 def _rate_way(way: tuple[tuple[int, Value], ...]) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from advisor.protocol.answers.advice import DroppedKnob
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.expressions import holds, list_names
 from advisor.protocol.gains import spell_share
 from advisor.protocol.kinds import Effect, Part, Place, Switch
 from advisor.protocol.knobs.knob import Knob, KnobContext
@@ -16,7 +17,7 @@ from advisor.protocol.measured.trials import Block
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from advisor.tuning.measure.phases import NEGLIGIBLE, exposed_share
-from advisor.tuning.space.composition import Composer, list_own_values
+from advisor.tuning.space.composition import Composer, list_facts, list_own_values
 
 FROZEN = "Frozen by the job: it keeps the baseline's value."
 NOT_ASKED_FOR = "Not among the knobs that this job asks for."
@@ -89,13 +90,19 @@ def build_context(job: Job, facts: WorkloadFacts) -> KnobContext:
 def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space:
     """Return the space; `probe` are the baseline's blocks, whose phases rule out what cannot matter."""
     context = build_context(job, facts)
+    layout = Layout(world_size=facts.world_size, nodes=facts.nodes)
+    broken = _find_broken(job, layout, context)
     workload = job.spec.workload
     taken = list_taken(workload)
     kept: list[Dimension] = []
     higher: list[Dimension] = []
     dropped: list[DroppedKnob] = []
     for knob in job.spec.catalogue.values():
-        reason = out_of_reach_because(workload, knob, taken) or _dropped_because(job, knob, context)
+        reason = (
+            out_of_reach_because(workload, knob, taken)
+            or broken.get(knob.name)
+            or _dropped_because(job, knob, context)
+        )
         is_negligible = reason is None and (small := _cannot_matter(job, knob, context, probe)) is not None
         if is_negligible:
             reason = small
@@ -120,11 +127,11 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
         composer=Composer(
             catalogue=job.spec.catalogue,
             own=list_own_values(job),
-            layout=Layout(world_size=facts.world_size, nodes=facts.nodes),
+            layout=layout,
             local_world_size=facts.local_world_size,
             frozen=frozenset(job.spec.freeze),
             taken=taken,
-            require=workload.require,
+            require=tuple(text for text in workload.require if not set(list_names(text)) & broken.keys()),
             only={
                 d.knob.name: frozenset(d.values) for d in (*kept, *higher) if d.knob.name in job.spec.values
             },
@@ -136,6 +143,18 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
         dropped=tuple(dropped),
         shares=measure_shares(context, probe),
     )
+
+
+def _find_broken(job: Job, layout: Layout, context: KnobContext) -> dict[str, str]:
+    """Own knobs whose requirement today's command breaks on these nodes, which only now are known, with a sentence."""
+    known = {**list_facts(layout), **context.baseline}
+    return {
+        name: f"Today's command breaks {text!r} on these nodes, so nothing can be held against it: correct one."
+        for text in job.spec.workload.require
+        if not holds(text, known)
+        for name in list_names(text)
+        if name in context.catalogue and context.catalogue[name].place is Place.OWN
+    }
 
 
 def _is_searched(dimension: Dimension, workload: Workload) -> bool:

@@ -66,3 +66,11 @@ def test_undeclared_own_knobs_stand_on_the_convergence_rung() -> None:
     assert "ac" in {d.knob.name for d in space.higher}
     tried = rung_strategies(space, Effect.CONVERGENCE, {})
     assert tried[0].changes == {"ac": "full"}
+
+
+def test_a_requirement_that_todays_command_breaks_on_these_nodes_drops_its_knobs_with_the_reason() -> None:
+    space = make_own_space(require=("micro * acc == world_size",))
+    dropped = {entry.knob: entry.reason for entry in space.dropped}
+    assert "breaks 'micro * acc == world_size' on these nodes" in dropped["micro"]
+    assert "acc" in dropped
+    assert space.composer.compose({"num_threads": 2}) == {"num_threads": 2}
