@@ -72,6 +72,8 @@ def build_environment(
 ) -> dict[str, str]:
     """Return the processes' environment: the agent's, the workload's, cold knobs, and the session's own variables."""
     variables = {**_inherit(environment), **assignment.workload.environment}
+    # torchrun leaves a folder in the temporary one for each launch that is ended; the session's own goes with it.
+    variables.setdefault("PET_LOG_DIR", str(place.session_dir / "torchrun"))
     return variables | CATALOGUE.list_variables(_list_cold(assignment)) | _describe_session(assignment, place)
 
 

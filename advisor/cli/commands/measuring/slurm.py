@@ -54,6 +54,12 @@ def tune(
             f"--time {time}: an allocation of {time} min fits nothing: start and end take {_AROUND_MIN} min of it.",
             f"Give --time {_LEAST_MIN} or more.",
         )
+    if chain > 1 and any(word.partition("=")[0] == "--continue" for word in options):
+        raise CommandFailed(
+            Exit.USAGE,
+            f"--chain {chain} does not go with --continue: each allocation would give the job its minutes once more.",
+            "Leave --chain out; or continue with one allocation, and submit the file again where its time was short.",
+        )
     if not any(word.partition("=")[0] == "--minutes" for word in options):
         options = ["--minutes", str((time - _AROUND_MIN) * chain), *options]
     _prove(nodes, options, command)
