@@ -1,7 +1,6 @@
 """Where this machine's server keeps its data. By itself: a command that needs only the path loads no settings."""
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,14 +9,7 @@ def default_data_dir(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the data directory of a user who names none."""
     base = Path(environment.get("XDG_DATA_HOME") or "")
     # A relative one is to be ignored: freedesktop's Base Directory Specification.
-    if base.is_absolute():
-        return base / "fleet-advisor"
-    try:
-        return Path.home() / ".local" / "share" / "fleet-advisor"
-    except RuntimeError:
-        sys.exit(
-            "Error: This user has no home directory. Set HOME, or ADVISOR_DATA_DIR to a folder that it may write."
-        )
+    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "fleet-advisor"
 
 
 def data_dir_of(environment: Mapping[str, str]) -> Path:

@@ -169,8 +169,15 @@ def _begin(
     ] = False,
 ) -> None:
     """What comes before every command: who is signed in."""
+    from advisor.cli.exits import CommandFailed, Exit
     from advisor.cli.login import apply_login
 
+    if os.path.expanduser("~") == "~":
+        raise CommandFailed(
+            Exit.USAGE,
+            f"The user {os.getuid()} has no home directory.",
+            "Set HOME to a folder that this user may write: data and sign-ins are kept there.",
+        )
     if context.invoked_subcommand not in _SIGNING_IN:
         apply_login(os.environ)
 
