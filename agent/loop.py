@@ -4,7 +4,6 @@ import fcntl
 import queue
 import secrets
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +43,7 @@ from agent.guard.blind_spot import find_blind_spot
 from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
 from agent.guard.launcher import sweep_leftovers
 from agent.sessions.delivery import Delivery
-from agent.sessions.preparation import NodeContext, remove_leftover_folders
+from agent.sessions.preparation import NodeContext, choose_temporary, remove_leftover_folders
 from agent.sessions.session import SessionRun, name_session_dir
 from agent.sessions.spool import Spool
 from agent.settings import AgentSettings
@@ -278,7 +277,7 @@ class Agent:
         """Give a place back that this node has no room for: the server tries it again, also elsewhere."""
         because = (
             f"The agent {self._settings.name} could not make the session's folders, in {self._sessions_dir} and "
-            f"{tempfile.gettempdir()} ({error}). Make room there, or let the agent's user write to them."
+            f"{choose_temporary()} ({error}). Make room there, or let the agent's user write to them."
         )
         self._give_back(
             assignment.session_id,

@@ -1,6 +1,7 @@
 """Prepares one launch: the operator's rules, what the job names, what may not really change, and the ranks' folder."""
 
 import hashlib
+import os
 import shutil
 import sys
 import tempfile
@@ -119,11 +120,16 @@ def protect(launch: Launch, workload: Workload, context: NodeContext, place: Ses
     )
 
 
+_LONGEST_SOCKET = 107
+_BELOW = len("/adv-0123456789-12345678/s")
+"""What a socket's path is longer than the temporary folder's."""
+
+
 class RankFolder:
     """Made for one session, private to the user that its scripts run as."""
 
     def __init__(self, agent_marker: str, account: Account | None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=_prefix(agent_marker)))
+        self.path = Path(tempfile.mkdtemp(prefix=_prefix(agent_marker), dir=choose_temporary()))
         if account is not None:
             account.give(str(self.path))
 
@@ -134,8 +140,17 @@ class RankFolder:
 
 def remove_leftover_folders(agent_marker: str) -> None:
     """Delete what sessions of an agent that was killed left behind."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_prefix(agent_marker)}*"):
+    for folder in choose_temporary().glob(f"{_prefix(agent_marker)}*"):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def choose_temporary() -> Path:
+    """Return where such folders lie: the temporary folder, or /tmp where a socket's path in that one would be too long.
+
+    A socket's path has 107 bytes at most on Linux, and the temporary folders of some clusters have long names.
+    """
+    wanted = Path(tempfile.gettempdir())
+    return wanted if len(os.fsencode(wanted)) + _BELOW <= _LONGEST_SOCKET else Path("/tmp")  # noqa: S108
 
 
 def _prefix(agent_marker: str) -> str:
