@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -53,6 +53,8 @@ from agent.trust.signatures import TrustedSigners
 _SESSIONS_KEPT = 5
 """Folders of ended sessions that stay, so that their logs can be read."""
 _PAUSE_AFTER_REFUSAL_S = 2.0
+_PREDECESSOR_S = 20.0
+"""Longest wait for an agent of before that still holds the work directory."""
 _STOP_CHECK_S = 0.2
 _LET_GO = (
     "The server no longer accepts this agent, which ends here: its token was revoked, another agent registered under "
@@ -302,14 +304,16 @@ class Agent:
 
 @contextmanager
 def _lock_work_dir(work_dir: Path) -> Iterator[None]:
+    """Hold the folder for one agent; one that is just ending (its starter was killed) is waited for."""
     work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(work_dir / "lock", "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise WorkDirInUse(
-                f"Another agent uses {work_dir}. Stop it, or give this one its own with --work-dir or --name."
-            ) from error
+        deadline = time.monotonic() + _PREDECESSOR_S
+        while not _try_lock(file):
+            if time.monotonic() > deadline:
+                raise WorkDirInUse(
+                    f"Another agent uses {work_dir}. Stop it, or give this one its own with --work-dir or --name."
+                )
+            time.sleep(0.2)
         yield
 
 
@@ -319,3 +323,11 @@ def _read_identity(settings: AgentSettings) -> str:
     if not path.exists():
         replace_file(path, secrets.token_hex(8))
     return f"{settings.name}-{path.read_text().strip()}"
+
+
+def _try_lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
