@@ -16,11 +16,12 @@ import structlog
 from pydantic import ValidationError
 
 from advisor.protocol.knobs.changes import period_of
-from advisor.protocol.knobs.reach import list_given, list_substituted, spell_plainly
+from advisor.protocol.knobs.reach import list_given, list_substituted
 from advisor.protocol.measured.messages import Assignment, Trouble
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockPlan
 from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.own_knobs import spell
 from advisor.protocol.training.settling import say_placed, settle
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from agent.backends.results import LONGEST_LINE, RESULTS_FILE, Results, Step
@@ -295,7 +296,7 @@ class OutputReader:
             elif placed.get(name):
                 consumed[name] = placed[name]
             elif name in words:
-                value = spell_plainly(plan.overrides[name])
+                value = spell(plan.overrides[name])
                 consumed[name] = f"{value} stands in the command, in the place of {words[name]}."
             else:
                 not_consumed[name] = (

@@ -15,6 +15,7 @@ from advisor.protocol.expressions import FACTS, evaluate, list_names
 from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE, find_nearest, join_own
 from advisor.protocol.knobs.knob import Knob
+from advisor.protocol.training.own_knobs import spell
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
 PLACES = ("strategy_file", "results_file", "node_rank", "nodes", "master_addr", "master_port")
@@ -135,27 +136,18 @@ def fill_command(
     def replace(match: re.Match[str]) -> str:
         if match[1]:
             return match[0][1:]
-        return places[match[2]] if match[2] in places else spell_plainly(values[match[2]])
+        return places[match[2]] if match[2] in places else spell(values[match[2]])
 
     return tuple(_PLACEHOLDER.sub(replace, word) for word in command)
-
-
-def spell_plainly(value: Value) -> str:
-    """Return a value as programs read it: 1 and 0 for switches, whole numbers without a point."""
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, float) and value == int(value):
-        return str(int(value))
-    return str(value)
 
 
 def describe_in_environment(values: Mapping[str, Value]) -> dict[str, str]:
     """Return the variables that tell a command these values: all as JSON, one for each, and Fleet's own variables."""
     return {
         "ADVISOR_STRATEGY": json.dumps(values),
-        **{f"ADVISOR_KNOB_{name}": spell_plainly(value) for name, value in values.items()},
+        **{f"ADVISOR_KNOB_{name}": spell(value) for name, value in values.items()},
         **{
-            name: spell_plainly(value)
+            name: spell(value)
             for name, value in values.items()
             if name in CATALOGUE and CATALOGUE[name].place is Place.ENVIRONMENT
         },
