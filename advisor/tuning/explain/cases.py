@@ -14,6 +14,7 @@ from advisor.tuning.history.goodput import Efficiency, combine, efficiency_of
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.levels import FIRST_LOOK
+from advisor.tuning.measure.pooling import LEAST_OF_MOODS
 from advisor.tuning.measure.slow_steps import read_slow_steps, settle
 from advisor.tuning.search.state import SearchState, choose_winner
 from advisor.tuning.stages.confirmation import Confirmation, confirm, find_confirmed, find_raced
@@ -67,6 +68,11 @@ class Case:
             return ""
         if look.low > 0.0 and look.launches < FIRST_LOOK:
             return f"one launch raced it, and a verdict needs {FIRST_LOOK}, because launches differ by luck"
+        if look.low > 0.0 and look.launches >= FIRST_LOOK and look.level == 0.0:
+            return (
+                f"launches differ as if they had two moods, and nothing is decided before {LEAST_OF_MOODS} launches "
+                "have shown both"
+            )
         return self._say_slow_steps()
 
     def _say_slow_steps(self) -> str:

@@ -199,7 +199,7 @@ _LEAST_GAP = 0.1
 """Gap between two moods, in ln(rate), from which they are told: 10 %. Machines drift by less between launches."""
 _APART = 2.0
 """Times by which that gap exceeds what launches of one mood differ by: otherwise they are one wide crowd."""
-_LEAST_LAUNCHES = 4
+LEAST_OF_MOODS = 4
 """Launches of a verdict that nothing is decided before, where launches have moods."""
 
 
@@ -223,4 +223,4 @@ def have_shown_moods(seen: Sequence[float], others: Sequence[float] = ()) -> boo
     """
     gap = find_gap([*others, *seen])
     slow = sum(rate < gap for rate in seen) if gap is not None else 0
-    return gap is None or (len(seen) >= _LEAST_LAUNCHES and 0 < slow < len(seen))
+    return gap is None or (len(seen) >= LEAST_OF_MOODS and 0 < slow < len(seen))

@@ -1,0 +1,32 @@
+"""Why races whose interval lies above no gain do not prove it: the reason told is what held the verdict back."""
+
+from dataclasses import replace
+
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import Purpose, Trial
+from advisor.tuning.explain.cases import Case
+from advisor.tuning.measure.sequential import Look
+from advisor.tuning.stages.confirmation import Confirmation
+from advisor.tuning.stages.loss_guard import GuardFinding
+from tests.unit.tuning.search_space import START
+
+TRIAL = Trial(
+    number=1, purpose=Purpose.CONFIRM, changes=Changes({"num_threads": 1}), because=".", created_at=START
+)
+
+
+def say(look: Look | None) -> str:
+    confirmation = Confirmation(TRIAL.changes, (), look, (), 0.5, 0.05)
+    return Case(TRIAL, confirmation, None, GuardFinding(passed=True, sentence="")).say_unproven()
+
+
+def test_launches_of_two_moods_are_told_and_not_blamed_on_slow_steps() -> None:
+    # What `look_at` returns while it may not decide: it has spent nothing.
+    look = Look(mean=1.39, low=1.16, high=1.57, decision=None, launches=3, level=0.0)
+    assert say(look).startswith(
+        "launches differ as if they had two moods, and nothing is decided before 4 launches"
+    )
+    assert say(replace(look, level=0.01)) == "", "what was looked at has no such excuse"
+    assert "one launch raced it" in say(replace(look, launches=1))
+    assert say(replace(look, decision="change")) == ""
+    assert say(None) == ""
