@@ -307,7 +307,7 @@ class TuneOptions(JobOptions, OwnKnobOptions):
             show_default="observed",
             rich_help_panel=TRAINED,
         ),
-        Fills("workload.samples_per_step", read=read_value),
+        Fills("workload.samples_per_step", read=lambda typed: read_value(str(typed))),
     ] = None
     block_seconds: Annotated[
         float | None,
