@@ -24,7 +24,7 @@ from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Contrast
 from advisor.tuning.history.launches import MOST_FREEDOM
 from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
-from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, have_shown_moods, learn_luck
+from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, doubt_moods, learn_luck
 from advisor.tuning.measure.sequential import Look, look_at, plan_confirmation
 
 ROOT = Path(__file__).parent.parent
@@ -136,7 +136,7 @@ def confirm(
             forced = left < plan.race_s + _STARTUP_S
             look = look_at(
                 launches, planned=planned, min_gain=_MIN_GAIN, forced=forced, ended=ended, luck=believed,
-                may_decide=have_shown_moods(rates, earlier) and have_shown_moods([c.total for c in launches]),
+                doubt=doubt_moods(rates, [c.total for c in launches], earlier),
             )  # fmt: skip
             if look is None:
                 raise RuntimeError("no look after a launch")
@@ -234,7 +234,7 @@ def list_tables() -> Mapping[str, Sequence[Row]]:
         "Launches with moods": [
             Row(f"{name}, {gain:+.0%}", noise, gain, times=2)
             for name, noise in MOODS.items()
-            for gain in (0.0, 0.03, 0.2)
+            for gain in (0.0, 0.03, 0.2, 2.0)
         ],
         "A minute and a half for the verdict": [
             Row(f"{name}, {gain:+.0%}", noise, gain, minutes=(1.5,))

@@ -68,10 +68,10 @@ class Case:
             return ""
         if look.low > 0.0 and look.launches < FIRST_LOOK:
             return f"one launch raced it, and a verdict needs {FIRST_LOOK}, because launches differ by luck"
-        if look.low > 0.0 and look.launches >= FIRST_LOOK and look.level == 0.0:
+        if look.low > 0.0 and look.doubt:
             return (
-                f"launches differ as if they had two moods, and nothing is decided before {LEAST_OF_MOODS} launches "
-                "have shown both"
+                f"launches differ as if they had two moods, and before {LEAST_OF_MOODS} launches have shown both "
+                "nothing is decided that the other mood could turn"
             )
         return self._say_slow_steps()
 

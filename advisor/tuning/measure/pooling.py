@@ -200,7 +200,7 @@ _LEAST_GAP = 0.1
 _APART = 2.0
 """Times by which that gap exceeds what launches of one mood differ by: otherwise they are one wide crowd."""
 LEAST_OF_MOODS = 4
-"""Launches of a verdict that nothing is decided before, where launches have moods."""
+"""Launches of a verdict that nothing which a mood could turn is decided before, where launches have moods."""
 
 
 def find_gap(log_rates: Sequence[float]) -> float | None:
@@ -216,11 +216,25 @@ def find_gap(log_rates: Sequence[float]) -> float | None:
     return ordered[place] + gap / 2.0
 
 
-def have_shown_moods(seen: Sequence[float], others: Sequence[float] = ()) -> bool:
-    """Whether launches of a verdict may decide: they have no moods, or are four of both moods.
+def doubt_moods(rates: Sequence[float], ratios: Sequence[float], others: Sequence[float] = ()) -> float:
+    """Return by how much a mood that the verdict's launches have not shown enough may lower their ln ratio.
 
-    `seen` are their ln(rate), `others` those of the job's other launches, which may have shown a mood first.
+    0 where launches have no moods, or where four of the verdict's have shown both. `rates` are the baseline's ln(rate)
+    in them, `others` those of the job's other launches, which may have shown a mood first; `ratios` their ln ratios. A
+    mood that takes seconds of every step takes as many of a faster strategy's: of a ratio R that leaves R / (1 + R g),
+    where the baseline became slower by the share g. What ratios themselves have shown comes on top.
     """
+    doubt = 0.0
+    if not _have_shown_moods(rates, others):
+        seen = [*rates, *others]
+        doubt += math.log1p(math.exp(max(ratios)) * math.expm1(max(seen) - min(seen)))
+    if not _have_shown_moods(ratios):
+        doubt += max(ratios) - min(ratios)
+    return doubt
+
+
+def _have_shown_moods(seen: Sequence[float], others: Sequence[float] = ()) -> bool:
+    """Whether these launches have no moods, or are four of both moods."""
     gap = find_gap([*others, *seen])
     slow = sum(rate < gap for rate in seen) if gap is not None else 0
     return gap is None or (len(seen) >= LEAST_OF_MOODS and 0 < slow < len(seen))

@@ -54,6 +54,8 @@ class Look:
     level: float
     """Two-sided level at which this look could advise a change: what it spent, and what earlier looks' overlap lets it
     use again; 0 before the first look."""
+    doubt: float = 0.0
+    """By how much a mood that the launches have not shown enough may lower their ln ratio."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,13 @@ def look_at(
     share: float = FIRST_SHARE,
     luck: Luck = UNKNOWN_LUCK,
     alpha: float = ALPHA,
-    may_decide: bool = True,
+    doubt: float = 0.0,
 ) -> Look | None:
     """Return what the launches say together and whether that decides; None without a launch. A single one never does.
 
     `planned`, `forced` (the budget's time ends with this look), `ended`, `share` and `alpha` fix what the look may
-    spend: `find_level`. `may_decide` is false while launches are known to have moods of which one is unseen. `luck` is
-    what is believed of how much launches differ.
+    spend: `find_level`. `luck` is what is believed of how much launches differ, `doubt` by how much a mood
+    that they have not shown enough may lower their ln ratio: nothing is kept then, and a change has to stand above it.
 
     The ratio is that of the user's clock: slow steps count as what they are likely to be (`slow_steps`). *Change*: the
     gain is above 0 at the look's level, and its estimate is `min_gain` or more. *Keep*: the reported interval lies
@@ -97,17 +99,17 @@ def look_at(
     count, worthwhile = len(launches), math.log1p(min_gain)
     pooled = _pool(launches, luck)
     low, high = pooled.interval(REPORTED)
-    if count < FIRST_LOOK or not may_decide:
-        return Look(pooled.mean, low, high, None, count, 0.0)
+    if count < FIRST_LOOK:
+        return Look(pooled.mean, low, high, None, count, 0.0, doubt)
     level = min(REPORTED, find_level(count, planned, forced=forced, ended=ended, share=share, alpha=alpha))
     decision: Decision | None = None
-    if high < worthwhile:
+    if high < worthwhile and not doubt:
         decision = "keep"
-    elif pooled.mean >= worthwhile and pooled.probability_below(0.0) < level / 2.0:
+    elif pooled.mean >= worthwhile + doubt and pooled.probability_below(doubt) < level / 2.0:
         decision = "change"
-    elif low > 0.0 and pooled.mean >= worthwhile:
+    elif low > 0.0 and pooled.mean >= worthwhile and not doubt:
         low, high = pooled.interval(level)
-    return Look(pooled.mean, low, high, decision, count, level)
+    return Look(pooled.mean, low, high, decision, count, level, doubt)
 
 
 def chance_to_decide(

@@ -20,7 +20,7 @@ from advisor.tuning.history.launches import believe_luck, list_rates, list_ratio
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import merge_contrasts
 from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, find_level
-from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck, have_shown_moods
+from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck, doubt_moods
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.measure.slow_steps import settle
 from advisor.tuning.search.state import SearchState
@@ -99,7 +99,7 @@ def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Co
             ended=[e for e in ended if e < count],
             luck=luck,
             alpha=alpha,
-            may_decide=_have_seen_moods(record, found, count),
+            doubt=_doubt_moods(record, found, count),
         )
         if look is not None and look.decision is not None:
             break
@@ -113,16 +113,14 @@ def _find_guard_level(count: int, planned: int, ended: tuple[int, ...], forced: 
     return find_level(count, end, forced=forced or count in ended, ended=[e for e in ended if e < count])
 
 
-def _have_seen_moods(record: Record, comparisons: Sequence[Comparison], count: int) -> bool:
-    """Whether the first so many launches have shown every mood that was known by then, of baseline and of strategy."""
+def _doubt_moods(record: Record, comparisons: Sequence[Comparison], count: int) -> float:
+    """By how much a mood that was known by then, and that the first so many launches lack, may lower their ln ratio."""
     rates = list_rates([c.reference for c in comparisons])
     seen = [*rates][:count]
     ratios = [*list_ratios(comparisons).values()][:count]
     until = max((record.session[launch].created_at for launch in seen), default=record.now)
     known = [b for b in record.baseline_blocks if record.session[b.session_id].created_at <= until]
-    return have_shown_moods([rates[launch] for launch in seen], [*list_rates(known).values()]) and (
-        have_shown_moods(ratios)
-    )
+    return doubt_moods([rates[launch] for launch in seen], ratios, [*list_rates(known).values()])
 
 
 def _share_alpha(record: Record, changes: Mapping[str, Value]) -> float:

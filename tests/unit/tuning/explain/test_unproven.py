@@ -21,12 +21,9 @@ def say(look: Look | None) -> str:
 
 
 def test_launches_of_two_moods_are_told_and_not_blamed_on_slow_steps() -> None:
-    # What `look_at` returns while it may not decide: it has spent nothing.
-    look = Look(mean=1.39, low=1.16, high=1.57, decision=None, launches=3, level=0.0)
-    assert say(look).startswith(
-        "launches differ as if they had two moods, and nothing is decided before 4 launches"
-    )
-    assert say(replace(look, level=0.01)) == "", "what was looked at has no such excuse"
+    look = Look(mean=0.39, low=0.16, high=0.57, decision=None, launches=3, level=0.01, doubt=0.4)
+    assert say(look).startswith("launches differ as if they had two moods, and before 4 launches")
+    assert say(replace(look, doubt=0.0)) == "", "without moods there is no such excuse"
     assert "one launch raced it" in say(replace(look, launches=1))
     assert say(replace(look, decision="change")) == ""
     assert say(None) == ""

@@ -8,8 +8,8 @@ import pytest
 from advisor.tuning.measure.pooling import (
     UNKNOWN_LUCK,
     Pooled,
+    doubt_moods,
     find_gap,
-    have_shown_moods,
     learn_luck,
     mix,
     pool_launches,
@@ -86,10 +86,22 @@ def test_moods_are_told_from_drift(rates: tuple[float, ...], is_parted: bool) ->
         assert 53.0 < math.exp(gap) < 181.0
 
 
-def test_moods_let_four_launches_decide_that_saw_both() -> None:
+def test_a_mood_that_the_launches_lack_is_doubted_until_four_have_shown_both() -> None:
     slow, fast = math.log(52.0), math.log(183.0)
+    even = [0.0] * 4
 
-    assert have_shown_moods([fast] * 2)
-    assert not have_shown_moods([slow, fast, slow])
-    assert not have_shown_moods([fast] * 4, [slow])
-    assert have_shown_moods([fast, fast, slow, fast], [slow])
+    assert doubt_moods([fast] * 2, even[:2]) == 0.0
+    assert doubt_moods([slow, fast, slow], even[:3]) > 0.0
+    assert doubt_moods([fast] * 4, even, [slow]) > 0.0
+    assert doubt_moods([fast, fast, slow, fast], even, [slow]) == 0.0
+
+
+def test_a_mood_takes_as_many_seconds_of_a_faster_step() -> None:
+    # 100 ms become 115 ms, and the strategy's 25 ms so 40 ms: of 4x are left 2.875x.
+    doubt = doubt_moods([0.0, math.log(1.15)], [math.log(4.0)] * 2)
+
+    assert math.exp(math.log(4.0) - doubt) == pytest.approx(4.0 / 1.6)
+
+
+def test_ratios_in_two_moods_are_doubted_by_what_they_span() -> None:
+    assert doubt_moods([0.0] * 3, [1.0, 1.4, 1.01]) == pytest.approx(0.4)

@@ -337,3 +337,18 @@ def test_the_planned_gain_is_found_as_often_as_promised() -> None:
 
 def test_the_reported_interval_is_wider_than_no_decision_bound() -> None:
     assert find_level(2, 2, forced=True) < REPORTED
+
+
+@pytest.mark.parametrize(
+    ("log_gain", "doubt", "decision"),
+    [(1.2, 0.0, "change"), (1.2, 0.7, "change"), (1.2, 1.3, None), (0.0, 0.0, "keep"), (0.0, 0.1, None)],
+)
+def test_doubt_of_a_mood_leaves_only_changes_that_stand_above_it(
+    log_gain: float, doubt: float, decision: str | None
+) -> None:
+    launches = [launch(log_gain, 0.001)] * 6
+
+    found = look_at(launches, planned=6, min_gain=0.01, forced=False, doubt=doubt)
+
+    assert found is not None
+    assert found.decision == decision
