@@ -36,20 +36,20 @@ from advisor.services.background.scheduling import Scheduler
 from advisor.services.following import Stories
 from advisor.services.measuring.leases import Leases
 from advisor.services.metrics import Metrics
-from advisor.services.thinking.processes import PlannerProcesses, Question, Setting
-from advisor.services.thinking.stock import Stock
-from advisor.services.thinking.thought import Overdue, Thought, settle, think
+from advisor.services.planning.decided import Overdue, VersionedDecision, settle, think
+from advisor.services.planning.planner_queue import PlannerQueue
+from advisor.services.planning.processes import PlannerProcesses, Question, Setting
 from advisor.services.timers import Timers
 from advisor.services.tokens import KnownTokens, ensure_first_tokens
 from advisor.services.tuning import Tuning
 from advisor.services.visits import take_link
-from advisor.services.webhooks.posting import Poster
+from advisor.services.webhooks.posting import WebhookSender
 from advisor.services.webhooks.receivers import Receivers
 from advisor.services.webhooks.sending import Sender
 from advisor.settings import Settings
 from advisor.storage import Database
-from advisor.storage.bell import JOBS, PLACES
 from advisor.storage.fault_points import Strike, pass_by
+from advisor.storage.notifier import JOBS, PLACES
 from advisor.storage.whole.census import Census
 from advisor.tuning.asked import PlannerTuning
 
@@ -75,7 +75,7 @@ def create_app(
     clock: Callable[[], datetime] = read_clock,
     new_id: Callable[[], str] = make_id,
     stopping: threading.Event | None = None,
-    poster: Poster | None = None,
+    webhook_sender: WebhookSender | None = None,
     strike: Strike = pass_by,
     timers: Timers | None = None,
 ) -> FastAPI:
@@ -101,15 +101,15 @@ def create_app(
     processes, overdue = _make_processes(settings, timers) if tuning is None else None, Overdue()
     tuning = tuning or PlannerTuning()
 
-    def decide(job_id: str, session_id: str | None) -> Thought:
+    def decide(job_id: str, session_id: str | None) -> VersionedDecision:
         now = clock()
         if processes is None:
-            thought = think(database, tuning, job_id, now, session_id, timers, overdue)
+            decided = think(database, tuning, job_id, now, session_id, timers, overdue)
         else:
             question = Question(job_id, now, session_id)
-            thought = settle(database, lambda: processes.look(question), now)
-        metrics.note_plan(thought.took_s, quick=bool(thought.late))
-        return thought
+            decided = settle(database, lambda: processes.look(question), now)
+        metrics.note_plan(decided.took_s, quick=bool(decided.late))
+        return decided
 
     context = Context(
         settings=settings,
@@ -118,8 +118,8 @@ def create_app(
         timers=timers,
         clock=clock,
         lobby=Lobby(database, timers),
-        stock=Stock(
-            decide, _start_thread, lambda: database.bell.ring(JOBS), max(1, settings.planner_processes)
+        planner_queue=PlannerQueue(
+            decide, _start_thread, lambda: database.notifier.ring(JOBS), max(1, settings.planner_processes)
         ),
         known_tokens=KnownTokens(database),
         leases=Leases(database),
@@ -136,7 +136,7 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
         redoc_url=None,
         static_url="/docs/static",
-        lifespan=_live(context, poster or _make_poster(settings), processes),
+        lifespan=_live(context, webhook_sender or _make_poster(settings), processes),
     )
     app.state.context = context
     app.state.failures = FailureCounter()
@@ -162,8 +162,8 @@ def create_app(
     return app
 
 
-def _make_poster(settings: Settings) -> Poster:
-    return Poster(Receivers.of(settings.webhook_hosts), settings.webhook_secret.get_secret_value())
+def _make_poster(settings: Settings) -> WebhookSender:
+    return WebhookSender(Receivers.of(settings.webhook_hosts), settings.webhook_secret.get_secret_value())
 
 
 def _make_processes(settings: Settings, timers: Timers) -> PlannerProcesses | None:
@@ -174,12 +174,12 @@ def _make_processes(settings: Settings, timers: Timers) -> PlannerProcesses | No
 
 
 def _live(
-    context: Context, poster: Poster, processes: PlannerProcesses | None
+    context: Context, webhook_sender: WebhookSender, processes: PlannerProcesses | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_open, context)
-        sender = Sender(poster, context.metrics.note_webhook, partial(_tell_job, context))
+        sender = Sender(webhook_sender, context.metrics.note_webhook, partial(_tell_job, context))
         sender.start()
         context.database.send = sender.send
         keepers = _make_keepers(context)
@@ -222,8 +222,8 @@ def _activate(context: Context) -> None:
 
 
 def _start_thread(run: Callable[[], None]) -> None:
-    # A thought may take longer than a server that stops should wait for.
-    threading.Thread(target=run, name="thought", daemon=True).start()
+    # Planning may take longer than a server that stops should wait for.
+    threading.Thread(target=run, name="planning", daemon=True).start()
 
 
 def _tell_job(context: Context, job_id: str, sentence: str) -> None:
@@ -236,9 +236,9 @@ def _make_keepers(context: Context) -> list[Keeper]:
     """The threads that do what time makes necessary, while this server is active."""
     database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
     tick_s, look_s, watched = context.settings.tick_s, context.settings.look_s, context.metrics.watch_keeper
-    bell, scheduling, pruning = database.bell, threading.Event(), threading.Event()
-    bell.on(JOBS, scheduling.set)
-    bell.on(PLACES, lobby.wake.set)
+    notifier, scheduling, pruning = database.notifier, threading.Event(), threading.Event()
+    notifier.on(JOBS, scheduling.set)
+    notifier.on(PLACES, lobby.wake.set)
 
     def while_active(make: Callable[[], Callable[[], object]]) -> Callable[[], None]:
         """Return what does what `make` returns; `make` is asked once for every time that this server is active."""
@@ -258,11 +258,11 @@ def _make_keepers(context: Context) -> list[Keeper]:
         return lambda: reaper.look(clock())
 
     def make_scheduler() -> Callable[[], object]:
-        scheduler = Scheduler(database, context.stock, timers, served_since=clock())
+        scheduler = Scheduler(database, context.planner_queue, timers, served_since=clock())
 
         def schedule() -> None:
             if scheduler.look(clock()):
-                bell.ring(PLACES)
+                notifier.ring(PLACES)
 
         return schedule
 
@@ -279,7 +279,7 @@ def _make_keepers(context: Context) -> list[Keeper]:
         if context.stopping.is_set():
             lobby.call()
         elif database.epoch is not None and lobby.look(clock()):
-            bell.ring(JOBS)
+            notifier.ring(JOBS)
 
     keepers = [
         Keeper("reaper", while_active(make_reaper), tick_s, on_round=watched("reaper")),

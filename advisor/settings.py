@@ -73,7 +73,7 @@ class Settings(BaseSettings):
 
     planner_processes: int = Field(default=1, ge=0, le=64)
     """Processes that think about what comes next, so that requests do not wait for it (about 150 MB each); for as long
-    as thoughts are slow, up to four. 0: the server thinks itself, as one that serves a single job does."""
+    as decisions are slow, up to four. 0: the server thinks itself, as one that serves a single job does."""
     prune: bool = True
     """Whether the server takes away what is older than the following days by itself; `false` leaves it to
     `advisor admin prune`, which counts the same days."""

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from advisor.services.background.lobby import Lobby
 from advisor.services.measuring.leases import Leases
 from advisor.services.metrics import Metrics
-from advisor.services.thinking.stock import Stock
+from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.services.timers import Timers
 from advisor.services.tokens import KnownTokens
 from advisor.services.tuning import Tuning
@@ -36,7 +36,7 @@ class Context:
     """The present time in UTC."""
     lobby: Lobby
     """Where agents wait that ask for work."""
-    stock: Stock
+    planner_queue: PlannerQueue
     """What the planner has thought of, and is thinking about."""
     known_tokens: KnownTokens
     """Whose tokens counted a moment ago."""

@@ -70,7 +70,7 @@ async def next_race(
     ask = partial(
         races.next_race,
         context.database,
-        context.stock,
+        context.planner_queue,
         session_id,
         find_agent_id(principal),
         request.generation,
@@ -97,7 +97,7 @@ async def report_race(
         raise error
     if answer.job_id is not None:
         # The next question comes at once: its answer is being looked for by then.
-        context.stock.think_ahead(answer.job_id, session_id)
+        context.planner_queue.think_ahead(answer.job_id, session_id)
     return answer.reply
 
 

@@ -14,8 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
-from advisor.dashboard.door.access import Door, SignInNeeded
-from advisor.dashboard.door.guards import SafeHeaders, refuse_other_sites
+from advisor.dashboard.authenticator.access import Authenticator, SignInNeeded
+from advisor.dashboard.authenticator.guards import SafeHeaders, refuse_other_sites
 from advisor.dashboard.pages.access import address_login, build_access_routes
 from advisor.dashboard.pages.job import build_view_routes
 from advisor.dashboard.pages.jobs import build_job_routes
@@ -78,7 +78,7 @@ def build_pages(
     """
     web = find_web()
     renderer = Renderer(web)
-    door = Door(source, new_secret, take_link)
+    authenticator = Authenticator(source, new_secret, take_link)
     pages = FastAPI(
         title="Fleet Advisor dashboard",
         openapi_url=None,
@@ -90,26 +90,26 @@ def build_pages(
     pages.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     pages.mount("/static", _LongLived(directory=web / "static"))
     pages.mount("/plotly", _LongLived(directory=find_plotly()))
-    pages.include_router(build_access_routes(door, renderer, count_failure))
-    pages.include_router(build_job_routes(source, door, renderer, is_stopping, hold_stream))
+    pages.include_router(build_access_routes(authenticator, renderer, count_failure))
+    pages.include_router(build_job_routes(source, authenticator, renderer, is_stopping, hold_stream))
     # Before the job's own views: `new` is no job's id.
-    pages.include_router(build_new_job_routes(source, door, renderer, new_secret))
-    pages.include_router(build_view_routes(source, door, renderer))
-    pages.include_router(build_site_routes(source, door, renderer))
-    pages.include_router(build_token_routes(source, door, renderer))
-    _add_error_pages(pages, door, renderer)
+    pages.include_router(build_new_job_routes(source, authenticator, renderer, new_secret))
+    pages.include_router(build_view_routes(source, authenticator, renderer))
+    pages.include_router(build_site_routes(source, authenticator, renderer))
+    pages.include_router(build_token_routes(source, authenticator, renderer))
+    _add_error_pages(pages, authenticator, renderer)
     # Around everything, so that the page of a failure carries the headers too.
     return SafeHeaders(pages)
 
 
-def _add_error_pages(pages: FastAPI, door: Door, renderer: Renderer) -> None:
+def _add_error_pages(pages: FastAPI, authenticator: Authenticator, renderer: Renderer) -> None:
     def show(request: Request, status: int, sentence: str, hint: str) -> Response:
-        guest = None
+        signed_in = None
         if status < 500:
-            guest = door.recognise(request)
+            signed_in = authenticator.recognise(request)
         context: dict[str, object] = {"status": status, "sentence": sentence, "hint": hint}
-        if guest is not None:
-            context |= {"person": guest.person, "form_key": guest.form_key}
+        if signed_in is not None:
+            context |= {"person": signed_in.person, "form_key": signed_in.form_key}
         return renderer.render(request, "error.html", context, status)
 
     @pages.exception_handler(SignInNeeded)

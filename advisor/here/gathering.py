@@ -21,7 +21,7 @@ _POLL_S = 0.1
 
 
 @dataclass
-class Guest:
+class JoinedNode:
     """A node that is there."""
 
     name: str
@@ -39,7 +39,7 @@ class Gathering:
     began_s: float = field(default_factory=time.monotonic)
     own_address: str = ""
     """Node 0's address, as the others reach it; known once one of them is there."""
-    _guests: dict[int, Guest] = field(default_factory=dict)
+    _joined: dict[int, JoinedNode] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
     """Of nodes that were there."""
     _gone_s: dict[int, float] = field(default_factory=dict)
@@ -52,12 +52,12 @@ class Gathering:
 
     def there(self) -> int:
         """Return how many nodes are there, node 0 among them."""
-        return 1 + len(self._guests)
+        return 1 + len(self._joined)
 
     def missing(self) -> dict[int, float]:
         """Return the nodes that are away, and for how many seconds."""
         now = time.monotonic()
-        away = [rank for rank in range(1, self.place.count) if rank not in self._guests]
+        away = [rank for rank in range(1, self.place.count) if rank not in self._joined]
         return {rank: now - self._gone_s.get(rank, self.began_s) for rank in away}
 
     def describe(self, rank: int) -> str:
@@ -67,7 +67,7 @@ class Gathering:
     def longest_farewell_s(self) -> float:
         """Return how long node 0 stays for the others after the end: for those that leave, and for late ones."""
         late = any(rank not in self._names for rank in self.missing())
-        return _LEAVING_S if self._guests else _LATE_S if late else 0.0
+        return _LEAVING_S if self._joined else _LATE_S if late else 0.0
 
     async def serve(self, tls: ssl.SSLContext, certificate: bytes, meeting: Meeting) -> None:
         """Begin to listen."""
@@ -95,9 +95,9 @@ class Gathering:
     async def end(self, code: int) -> None:
         """Tell every node that it is over, and with which exit code."""
         self._over = code
-        for guest in list(self._guests.values()):
+        for joined in list(self._joined.values()):
             with suppress(OSError):
-                await guest.line.say({"over": code})
+                await joined.line.say({"over": code})
 
     async def _meet(self, line: Line, said: Said) -> None:
         if said.get("tunnel"):
@@ -108,8 +108,8 @@ class Gathering:
             await line.say({"refused": refused})
             return
         self.own_address = line.own_address
-        known, guest = rank in self._names, Guest(name, line)
-        self._guests[rank], self._names[rank] = guest, name
+        known, joined = rank in self._names, JoinedNode(name, line)
+        self._joined[rank], self._names[rank] = joined, name
         if self._over is None:
             back = "is back" if known else "is there"
             self.tell(f"Node {rank} ({name}) {back}: {self.there()} of {self.place.count}.")
@@ -119,16 +119,16 @@ class Gathering:
             await line.say({"token": self._token} if self._over is None else {"over": self._over})
             while True:
                 heard = await line.hear()
-                guest.because = str(heard.get("leaves") or guest.because)
+                joined.because = str(heard.get("leaves") or joined.because)
         except OSError as error:
-            guest.because = guest.because or str(error)
+            joined.because = joined.because or str(error)
         finally:
             beats.cancel()
-            if self._guests.get(rank) is guest:
-                del self._guests[rank]
+            if self._joined.get(rank) is joined:
+                del self._joined[rank]
                 self._gone_s[rank] = time.monotonic()
                 if self._over is None:
-                    left = f"Node {rank} ({name}) has left: {guest.because}."
+                    left = f"Node {rank} ({name}) has left: {joined.because}."
                     self.tell(f"{left} {self.there()} of {self.place.count} are there.")
 
     def _refuse(self, rank: int, name: str, said: Said) -> str:
@@ -137,7 +137,7 @@ class Gathering:
             return f"node 0 belongs to {self.place.engine} allocation {self.place.allocation or 'none'}"
         if said.get("count") != self.place.count or not 0 < rank < self.place.count:
             return f"node 0 is one of {self.place.count}, and this is node {rank} of {said.get('count')}"
-        if (there := self._guests.get(rank)) and there.name != name:
+        if (there := self._joined.get(rank)) and there.name != name:
             return f"node {rank} is there already, and is {there.name}"
         return ""
 

@@ -19,7 +19,7 @@ from advisor.protocol.views import JobEvent
 from advisor.services.jobs import get_job
 from advisor.services.tokens import Principal, still_counts
 from advisor.storage import Database
-from advisor.storage.bell import story_of
+from advisor.storage.notifier import story_of
 
 PAGE = 500
 """Events that are read, and sent, at once."""
@@ -155,7 +155,7 @@ class Stories:
         if story is None:
             story = self._stories[job_id] = _Story(after)
             story.hearing.enter_context(
-                self._database.bell.waiting(story_of(job_id), partial(_ring, loop, story))
+                self._database.notifier.waiting(story_of(job_id), partial(_ring, loop, story))
             )
         story.followers += 1
         try:

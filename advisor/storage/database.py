@@ -41,9 +41,9 @@ from sqlalchemy.exc import (
 from advisor.errors import DiskFull, InvalidRequest, LostRace, Standby, Unavailable
 from advisor.protocol.asked.jobs import Notice
 from advisor.storage.activity import Activity
-from advisor.storage.bell import Bell
 from advisor.storage.connections import is_disk_full, start_transaction, tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
+from advisor.storage.notifier import Notifier
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.revisions import refuse_unknown
 from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
@@ -109,7 +109,7 @@ class Database:
         self._tokens_stamp = object()
         self._turn: AbstractContextManager[object] = threading.Lock() if self.is_sqlite else nullcontext()
         """Held by the thread that writes to SQLite: the next one is woken at once, where SQLite itself would sleep."""
-        self.bell = Bell()
+        self.notifier = Notifier()
         """Wakes those who wait for what is written."""
         self.forget: Callable[[Collection[str]], None] = lambda _: None
         """Is given the sessions whose members may not go on as they did, once that is committed."""
@@ -308,7 +308,7 @@ class Database:
         if work.left:
             self.forget(work.left)
         for topic in work.rung:
-            self.bell.ring(topic)
+            self.notifier.ring(topic)
         for notice in work.notices:
             self.send(notice)
 

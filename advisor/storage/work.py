@@ -5,8 +5,8 @@ from collections.abc import Callable
 from sqlalchemy import Connection, text
 
 from advisor.protocol.asked.jobs import Notice
-from advisor.storage.bell import JOBS
 from advisor.storage.fault_points import FaultPoint
+from advisor.storage.notifier import JOBS
 from advisor.storage.repositories.accounts import Agents, Tokens
 from advisor.storage.repositories.blocks import Blocks
 from advisor.storage.repositories.jobs import Jobs

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
-from advisor.dashboard.door.access import Door
+from advisor.dashboard.authenticator.access import Authenticator
 from advisor.dashboard.rendering import THEME_COOKIE, THEMES, Renderer
 
 _YEAR_S = 365 * 24 * 3600
@@ -34,20 +34,22 @@ def address_login(request: Request) -> str:
     return "/login" if request.method != "GET" or path == "/" else f"/login?next={quote(path, safe='')}"
 
 
-def build_access_routes(door: Door, renderer: Renderer, count_failure: Callable[[str], None]) -> APIRouter:
+def build_access_routes(
+    authenticator: Authenticator, renderer: Renderer, count_failure: Callable[[str], None]
+) -> APIRouter:
     """Return the routes /login, /enter, /logout and /theme; `count_failure` is told where a wrong token came from."""
     router = APIRouter()
 
     @router.get("/login")
     def show_login(request: Request, next: str = "/jobs") -> Response:
-        if door.recognise(request) is not None:
+        if authenticator.recognise(request) is not None:
             return RedirectResponse(keep_local(next), status_code=303)
         return renderer.render(request, "login.html", {"next": keep_local(next), "problem": ""})
 
     @router.get("/enter/{secret}")
     def enter(request: Request, secret: str, next: str = "/jobs") -> Response:
         response = RedirectResponse(keep_local(next), status_code=303)
-        if door.recognise(request) is not None or door.enter(request, response, secret):
+        if authenticator.recognise(request) is not None or authenticator.enter(request, response, secret):
             return response
         count_failure(request.client.host if request.client else "unknown")
         problem = "The link has been used, or is older than ten minutes."
@@ -60,7 +62,7 @@ def build_access_routes(door: Door, renderer: Renderer, count_failure: Callable[
         next: Annotated[str, Form()] = "/jobs",
     ) -> Response:
         response = RedirectResponse(keep_local(next), status_code=303)
-        if door.sign_in(request, response, token.strip()):
+        if authenticator.sign_in(request, response, token.strip()):
             return response
         if token.strip():
             count_failure(request.client.host if request.client else "unknown")
@@ -73,9 +75,9 @@ def build_access_routes(door: Door, renderer: Renderer, count_failure: Callable[
 
     @router.post("/logout")
     def sign_out(request: Request, form_key: Annotated[str, Form()] = "") -> Response:
-        door.admit_form(request, form_key)
+        authenticator.admit_form(request, form_key)
         response = RedirectResponse("/login", status_code=303)
-        door.sign_out(request, response)
+        authenticator.sign_out(request, response)
         return response
 
     @router.post("/theme")

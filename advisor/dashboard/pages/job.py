@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from advisor.dashboard.door.access import Door, Guest
+from advisor.dashboard.authenticator.access import Authenticator, SignedIn
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views.job.exports import pack_files, view_difference
@@ -62,41 +62,41 @@ def read_all_events(source: Source, job_id: str) -> list[JobEvent]:
 
 @dataclass(frozen=True)
 class _Opened:
-    """A job that the guest may look at."""
+    """A job that this person may look at."""
 
-    guest: Guest
+    signed_in: SignedIn
     job: Job
     advice: Advice | None
     events: list[JobEvent]
     """Read first: what happens while the page is built is then fetched again rather than missed."""
 
 
-def build_view_routes(source: Source, door: Door, renderer: Renderer) -> APIRouter:
+def build_view_routes(source: Source, authenticator: Authenticator, renderer: Renderer) -> APIRouter:
     """Return the routes that look at one job."""
     router = APIRouter()
 
     def open_job(request: Request, job_id: str) -> _Opened:
-        guest = door.admit(request)
+        signed_in = authenticator.admit(request)
         job = source.read(get_job, job_id)
         events = read_all_events(source, job_id)
-        return _Opened(guest, job, source.find_advice(job_id) if job.state.is_final else None, events)
+        return _Opened(signed_in, job, source.find_advice(job_id) if job.state.is_final else None, events)
 
     def show(
         request: Request, opened: _Opened, tab: str, name: str, context: Mapping[str, object]
     ) -> Response:
         """Render one view of the job; `tab` is the view that the tab bar marks."""
-        job, guest = opened.job, opened.guest
+        job, signed_in = opened.job, opened.signed_in
         last = opened.events[-1].seq if opened.events else 0
         known = {
-            "person": guest.person,
-            "form_key": guest.form_key,
+            "person": signed_in.person,
+            "form_key": signed_in.form_key,
             "section": "jobs",
             "tab": tab,
             "crumb": "",
             "now": source.clock(),
             "job": job,
             "advice": opened.advice,
-            "actions": list_actions(job, guest.person, opened.advice),
+            "actions": list_actions(job, signed_in.person, opened.advice),
             "live_url": "" if job.state.is_final else f"/jobs/{job.id}/live?after={last}",
         }
         return renderer.render(request, name, {**known, **context})
@@ -134,7 +134,7 @@ def build_view_routes(source: Source, door: Door, renderer: Renderer) -> APIRout
 
     @router.get("/jobs/{job_id}/trials.csv")
     def download_trials(request: Request, job_id: str) -> Response:
-        door.admit(request)
+        authenticator.admit(request)
         query = TrialQuery.read(request.query_params.multi_items())
         content = write_csv(measure_trials(source.read(get_history, job_id)), query)
         headers = {"content-disposition": f'attachment; filename="trials-{job_id}.csv"'}
@@ -167,7 +167,7 @@ def build_view_routes(source: Source, door: Door, renderer: Renderer) -> APIRout
                 else "It has no trial yet."
             )
             raise NotFound(f"This job has no trial {number}.", hint=hint) from None
-        repeat = view_repeat(opened.job, trial, history, opened.guest.person)
+        repeat = view_repeat(opened.job, trial, history, opened.signed_in.person)
         page = view_trial_page(trial, history, opened.job.spec.workload.kind)
         context = {"page": page, "crumb": f"trial {number}", "repeat": repeat}
         if trial.outcome is not None and not repeat.is_awaited:
@@ -252,18 +252,18 @@ def build_view_routes(source: Source, door: Door, renderer: Renderer) -> APIRout
 
     @router.get("/jobs/{job_id}/export/file")
     def download_export(request: Request, job_id: str, format: str, target: str = "") -> Response:
-        door.admit(request)
+        authenticator.admit(request)
         exported = source.read(export_strategy, job_id, format, target or None)
         return download(exported.filename, exported.data)
 
     @router.get("/jobs/{job_id}/export/bundle")
     def download_bundle(request: Request, job_id: str) -> Response:
-        door.admit(request)
+        authenticator.admit(request)
         return download(f"strategy-{job_id}.zip", pack_files(source.read(bundle_strategy, job_id)))
 
     @router.get("/jobs/{job_id}/export/report")
     def download_report(request: Request, job_id: str) -> Response:
-        door.admit(request)
+        authenticator.admit(request)
         return download(f"report-{job_id}.html", source.read(report_job, job_id).encode())
 
     return router

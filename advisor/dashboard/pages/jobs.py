@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Form, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from advisor.dashboard.door.access import Door, Guest
+from advisor.dashboard.authenticator.access import Authenticator, SignedIn
 from advisor.dashboard.live import Looks, stream_changes
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
@@ -32,7 +32,7 @@ _MOST_MINUTES = 43_200.0
 
 def build_job_routes(
     source: Source,
-    door: Door,
+    authenticator: Authenticator,
     renderer: Renderer,
     is_stopping: Callable[[], bool],
     hold_stream: Callable[[str], AbstractContextManager[object]],
@@ -40,8 +40,8 @@ def build_job_routes(
     """Return the routes under /jobs."""
     router = APIRouter()
 
-    def show(request: Request, guest: Guest, name: str, context: Mapping[str, object]) -> Response:
-        known = {"person": guest.person, "form_key": guest.form_key, "section": "jobs"}
+    def show(request: Request, signed_in: SignedIn, name: str, context: Mapping[str, object]) -> Response:
+        known = {"person": signed_in.person, "form_key": signed_in.form_key, "section": "jobs"}
         return renderer.render(request, name, {**known, **context})
 
     def view_lines(jobs: Sequence[Job], now: datetime) -> list[JobLine]:
@@ -53,7 +53,7 @@ def build_job_routes(
 
     @router.get("/jobs")
     def show_jobs(request: Request, state: str = "", cursor: str | None = None) -> Response:
-        guest = door.admit(request)
+        signed_in = authenticator.admit(request)
         chosen = JobState(state) if state in set(JobState) else None
         wanted = JobQuery(state=(chosen,) if chosen else (), limit=_PAGE_OF_JOBS, cursor=cursor)
         found, now = source.read(list_jobs, wanted), source.clock()
@@ -67,41 +67,41 @@ def build_job_routes(
             "server_url": str(request.base_url).rstrip("/"),
             "refresh_s": _LIST_REFRESH_S,
         }
-        return show(request, guest, "jobs.html", context)
+        return show(request, signed_in, "jobs.html", context)
 
     @router.get("/compare")
     def compare(
         request: Request,
         jobs: Annotated[list[str], Query()] = [],  # noqa: B006
     ) -> Response:
-        guest = door.admit(request)
+        signed_in = authenticator.admit(request)
         found, now = [source.read(get_job, job_id) for job_id in read_ids(jobs)], source.clock()
         lines = view_lines(found, now)
         context = {"jobs": [line.job for line in lines], "groups": compare_jobs(lines), "now": now}
-        return show(request, guest, "compare_jobs.html", context)
+        return show(request, signed_in, "compare_jobs.html", context)
 
     @router.post("/jobs/{job_id}/cancel")
     def cancel(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
-        guest = door.admit_form(request, form_key)
-        source.change(cancel_job, job_id, guest.person, source.clock())
+        signed_in = authenticator.admit_form(request, form_key)
+        source.change(cancel_job, job_id, signed_in.person, source.clock())
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     @router.post("/jobs/{job_id}/pause")
     def pause(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
-        guest = door.admit_form(request, form_key)
-        source.change(pause_job, job_id, guest.person, source.clock())
+        signed_in = authenticator.admit_form(request, form_key)
+        source.change(pause_job, job_id, signed_in.person, source.clock())
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     @router.post("/jobs/{job_id}/resume")
     def resume(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
-        guest = door.admit_form(request, form_key)
-        source.change(resume_job, job_id, guest.person, source.clock())
+        signed_in = authenticator.admit_form(request, form_key)
+        source.change(resume_job, job_id, signed_in.person, source.clock())
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     @router.post("/jobs/{job_id}/trials/{number}/repeat")
     def repeat(request: Request, job_id: str, number: int, form_key: Annotated[str, Form()] = "") -> Response:
-        guest = door.admit_form(request, form_key)
-        source.change(repeat_trial, job_id, number, guest.person, source.clock())
+        signed_in = authenticator.admit_form(request, form_key)
+        source.change(repeat_trial, job_id, number, signed_in.person, source.clock())
         return RedirectResponse(f"/jobs/{job_id}/trials/{number}", status_code=303)
 
     @router.post("/jobs/{job_id}/continue")
@@ -111,17 +111,17 @@ def build_job_routes(
         form_key: Annotated[str, Form()] = "",
         minutes: Annotated[float, Form(gt=0, le=_MOST_MINUTES)] = 5.0,
     ) -> Response:
-        guest = door.admit_form(request, form_key)
+        signed_in = authenticator.admit_form(request, form_key)
         more = Continuation(more_seconds=60.0 * minutes)
-        source.change(continue_job, job_id, more, guest.person, None, source.clock())
+        source.change(continue_job, job_id, more, signed_in.person, None, source.clock())
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     looks = Looks(source)
 
     async def hold(request: Request) -> AsyncIterator[None]:
         """Count a stream to its visitor's token, until its answer is over."""
-        guest = await run_in_threadpool(door.admit, request)
-        with hold_stream(guest.person.token_id):
+        signed_in = await run_in_threadpool(authenticator.admit, request)
+        with hold_stream(signed_in.person.token_id):
             yield
 
     @router.get("/jobs/{job_id}/live", dependencies=[Depends(hold)])
@@ -137,7 +137,7 @@ def build_job_routes(
                 return False
             if time.monotonic() - seen_s >= _VISIT_S:
                 seen_s = time.monotonic()
-                return await run_in_threadpool(door.recognise, request) is not None
+                return await run_in_threadpool(authenticator.recognise, request) is not None
             return True
 
         stream: AsyncIterator[str] = stream_changes(looks, job_id, max(after, last), is_welcome)

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Request
 from starlette.responses import RedirectResponse, Response
 
-from advisor.dashboard.door.access import Door, Guest
+from advisor.dashboard.authenticator.access import Authenticator, SignedIn
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views.job.new_job import (
@@ -61,21 +61,21 @@ def _take_form(
 
 
 def build_new_job_routes(
-    source: Source, door: Door, renderer: Renderer, new_secret: Callable[[], str]
+    source: Source, authenticator: Authenticator, renderer: Renderer, new_secret: Callable[[], str]
 ) -> APIRouter:
     """Return the routes under /jobs/new; `new_secret` names a submission, so that two clicks make one job."""
     router = APIRouter()
 
-    def refuse_viewers(guest: Guest) -> Guest:
-        if not guest.person.may_submit:
+    def refuse_viewers(signed_in: SignedIn) -> SignedIn:
+        if not signed_in.person.may_submit:
             raise Forbidden(
-                f"{guest.person.name} may look at jobs, not submit one.",
+                f"{signed_in.person.name} may look at jobs, not submit one.",
                 hint="Ask an administrator for a token of the role submitter.",
             )
-        return guest
+        return signed_in
 
     def show(
-        request: Request, guest: Guest, draft: Draft, reading: Reading, key: str, status: int = 200
+        request: Request, signed_in: SignedIn, draft: Draft, reading: Reading, key: str, status: int = 200
     ) -> Response:
         problems, plan, idle = dict(reading.problems), None, 0
         spec, server_url = reading.spec, str(request.base_url).rstrip("/")
@@ -84,12 +84,12 @@ def build_new_job_routes(
                 now = source.clock()
                 agents = source.read(view_agents, now, source.timers)
                 idle = sum(agent.state is AgentState.IDLE for agent in agents)
-                plan = source.tuning.preview(preview_job(spec, guest.person, now), now)
+                plan = source.tuning.preview(preview_job(spec, signed_in.person, now), now)
             except InvalidJob as refusal:
                 problems |= place_refusal(refusal)
         context = {
-            "person": guest.person,
-            "form_key": guest.form_key,
+            "person": signed_in.person,
+            "form_key": signed_in.form_key,
             "section": "jobs",
             "draft": draft,
             "problems": problems,
@@ -107,25 +107,25 @@ def build_new_job_routes(
 
     @router.get("/jobs/new")
     def show_form(request: Request) -> Response:
-        guest = refuse_viewers(door.admit(request))
-        return show(request, guest, Draft(), Reading(None), new_secret())
+        signed_in = refuse_viewers(authenticator.admit(request))
+        return show(request, signed_in, Draft(), Reading(None), new_secret())
 
     @router.post("/jobs/new/plan")
     def show_plan(request: Request, sent: Annotated[_Sent, Depends(_take_form)]) -> Response:
-        guest = refuse_viewers(door.admit_form(request, sent.form_key))
-        return show(request, guest, sent.draft, read_draft(sent.draft), sent.request_key or new_secret())
+        signed_in = refuse_viewers(authenticator.admit_form(request, sent.form_key))
+        return show(request, signed_in, sent.draft, read_draft(sent.draft), sent.request_key or new_secret())
 
     @router.post("/jobs/new")
     def submit(request: Request, sent: Annotated[_Sent, Depends(_take_form)]) -> Response:
-        guest = refuse_viewers(door.admit_form(request, sent.form_key))
+        signed_in = refuse_viewers(authenticator.admit_form(request, sent.form_key))
         reading = read_draft(sent.draft)
         if reading.spec is not None:
             try:
                 key = sent.request_key or new_secret()
-                job = source.change(submit_job, reading.spec, guest.person, key, source.clock())
+                job = source.change(submit_job, reading.spec, signed_in.person, key, source.clock())
                 return RedirectResponse(f"/jobs/{job.id}", status_code=303)
             except InvalidJob as refusal:
                 reading = Reading(reading.spec, place_refusal(refusal))
-        return show(request, guest, sent.draft, reading, sent.request_key or new_secret(), 422)
+        return show(request, signed_in, sent.draft, reading, sent.request_key or new_secret(), 422)
 
     return router

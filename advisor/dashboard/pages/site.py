@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
-from advisor.dashboard.door.access import Door
+from advisor.dashboard.authenticator.access import Authenticator
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views.server.site import group_knobs, order_agents
@@ -17,18 +17,18 @@ _REFRESH_S = 10
 FormKey = Annotated[str, Form()]
 
 
-def build_site_routes(source: Source, door: Door, renderer: Renderer) -> APIRouter:
+def build_site_routes(source: Source, authenticator: Authenticator, renderer: Renderer) -> APIRouter:
     """Return the routes /agents and /knobs."""
     router = APIRouter()
 
     def show(request: Request, name: str, section: str, context: Mapping[str, object]) -> Response:
-        guest = door.admit(request)
-        known = {"person": guest.person, "form_key": guest.form_key, "section": section}
+        signed_in = authenticator.admit(request)
+        known = {"person": signed_in.person, "form_key": signed_in.form_key, "section": section}
         return renderer.render(request, name, {**known, **context})
 
     @router.get("/agents")
     def show_agents(request: Request) -> Response:
-        door.admit(request)
+        authenticator.admit(request)
         now = source.clock()
         context = {
             "agents": order_agents(source.read(agents.view_agents, now, source.timers)),
@@ -45,19 +45,19 @@ def build_site_routes(source: Source, door: Door, renderer: Renderer) -> APIRout
         form_key: FormKey = "",
         reason: Annotated[str, Form(max_length=500)] = "",
     ) -> Response:
-        person = door.admit_administrator(request, form_key).person
+        person = authenticator.admit_administrator(request, form_key).person
         source.change(agents.drain_agent, agent_id, reason.strip() or f"Drained by {person.name}.")
         return RedirectResponse("/agents", status_code=303)
 
     @router.post("/agents/{agent_id}/resume")
     def resume_agent(request: Request, agent_id: str, form_key: FormKey = "") -> Response:
-        door.admit_administrator(request, form_key)
+        authenticator.admit_administrator(request, form_key)
         source.change(agents.resume_agent, agent_id)
         return RedirectResponse("/agents", status_code=303)
 
     @router.post("/agents/{agent_id}/remove")
     def remove_agent(request: Request, agent_id: str, form_key: FormKey = "") -> Response:
-        door.admit_administrator(request, form_key)
+        authenticator.admit_administrator(request, form_key)
         source.change(agents.remove_agent, agent_id, source.clock())
         return RedirectResponse("/agents", status_code=303)
 

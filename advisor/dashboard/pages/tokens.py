@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
-from advisor.dashboard.door.access import Door, Guest
+from advisor.dashboard.authenticator.access import Authenticator, SignedIn
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views.server.site import ROLES
@@ -22,21 +22,21 @@ FormKey = Annotated[str, Form()]
 Days = Annotated[float | None, Form(gt=0, le=_MOST_DAYS)]
 
 
-def build_token_routes(source: Source, door: Door, renderer: Renderer) -> APIRouter:
+def build_token_routes(source: Source, authenticator: Authenticator, renderer: Renderer) -> APIRouter:
     """Return the routes below /tokens."""
     router = APIRouter()
 
     def show(
         request: Request,
-        guest: Guest,
+        signed_in: SignedIn,
         of: str = "",
         cursor: str | None = None,
         made: CreatedToken | None = None,
     ) -> Response:
         found = source.read(tokens.list_tokens, _AT_ONCE, cursor, of == "agents")
         context = {
-            "person": guest.person,
-            "form_key": guest.form_key,
+            "person": signed_in.person,
+            "form_key": signed_in.form_key,
             "section": "tokens",
             "tokens": found.items,
             "now": source.clock(),
@@ -51,7 +51,7 @@ def build_token_routes(source: Source, door: Door, renderer: Renderer) -> APIRou
 
     @router.get("/tokens")
     def show_tokens(request: Request, of: str = "", cursor: str | None = None) -> Response:
-        return show(request, door.admit_administrator(request), of, cursor)
+        return show(request, authenticator.admit_administrator(request), of, cursor)
 
     @router.post("/tokens")
     def create_token(
@@ -63,7 +63,7 @@ def build_token_routes(source: Source, door: Door, renderer: Renderer) -> APIRou
         days: Days = None,
         uses: Annotated[int | None, Form(ge=1, le=1_000_000)] = None,
     ) -> Response:
-        guest = door.admit_administrator(request, form_key)
+        signed_in = authenticator.admit_administrator(request, form_key)
         if uses is not None and role is not Role.AGENT:
             raise InvalidRequest(
                 "Only a token of the role agent counts the agents that it lets in.",
@@ -73,7 +73,7 @@ def build_token_routes(source: Source, door: Door, renderer: Renderer) -> APIRou
             role=role, label=label.strip(), team=team.strip(), expires_s=_seconds(days), uses=uses
         )
         # Answered at once: a secret is kept nowhere, and so shows on no other page.
-        return show(request, guest, made=source.change(tokens.create_token, wanted, source.clock()))
+        return show(request, signed_in, made=source.change(tokens.create_token, wanted, source.clock()))
 
     @router.post("/tokens/{token_id}/rotate")
     def rotate_token(
@@ -83,14 +83,14 @@ def build_token_routes(source: Source, door: Door, renderer: Renderer) -> APIRou
         hours: Annotated[float, Form(ge=0, le=24 * _MOST_DAYS)] = 1.0,
         days: Days = None,
     ) -> Response:
-        guest = door.admit_administrator(request, form_key)
+        signed_in = authenticator.admit_administrator(request, form_key)
         wanted = TokenRotation(grace_s=hours * _HOUR_S, expires_s=_seconds(days))
         made = source.change(tokens.rotate_token, token_id, wanted, source.clock())
-        return show(request, guest, made=made)
+        return show(request, signed_in, made=made)
 
     @router.post("/tokens/{token_id}/revoke")
     def revoke_token(request: Request, token_id: str, form_key: FormKey = "") -> Response:
-        door.admit_administrator(request, form_key)
+        authenticator.admit_administrator(request, form_key)
         source.change(tokens.revoke_token, token_id, source.clock())
         return RedirectResponse("/tokens", status_code=303)
 

@@ -16,8 +16,8 @@ from advisor.services.agents import is_silent
 from advisor.services.allocation.allotment import Allotment
 from advisor.services.allocation.demand import Asked, Demand, Supply, find_kind
 from advisor.services.ending import close_trials, end_session, finish_trials
-from advisor.services.thinking.stock import Stock
-from advisor.services.thinking.thought import Thought
+from advisor.services.planning.decided import VersionedDecision
+from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.services.timers import Timers
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import Database, UnitOfWork
@@ -41,9 +41,13 @@ class Scheduler:
     """
 
     def __init__(
-        self, database: Database, stock: Stock, timers: Timers, served_since: datetime | None = None
+        self,
+        database: Database,
+        planner_queue: PlannerQueue,
+        timers: Timers,
+        served_since: datetime | None = None,
     ) -> None:
-        self._database, self._stock, self._timers = database, stock, timers
+        self._database, self._planner_queue, self._timers = database, planner_queue, timers
         self._served_since = served_since
 
     def look(self, now: datetime) -> int:
@@ -61,57 +65,57 @@ class Scheduler:
         }
         allotment = Allotment([_supply(agent, self._timers, now) for agent in agents.values()])
         formed = 0
-        changed: list[tuple[Thought, str]] = []
-        for job, thought in self._line_up([job for job, held in waiting if not held], now):
-            place = allotment.place(_demand(job, thought, self._timers, now))
-            if thought is None:
+        changed: list[tuple[VersionedDecision, str]] = []
+        for job, decided in self._line_up([job for job, held in waiting if not held], now):
+            place = allotment.place(_demand(job, decided, self._timers, now))
+            if decided is None:
                 continue
             gang = [agents[agent_id] for agent_id in place.gang]
-            formed += bool(gang) and self._apply(thought, gang, now)
+            formed += bool(gang) and self._apply(decided, gang, now)
             if not gang and place.waits != job.state_reason:
-                changed.append((thought, place.waits))
+                changed.append((decided, place.waits))
         for job in [job for job, held in waiting if held and job.stage is Stage.SEARCH]:
             # The planner is asked only where there are agents for what it may say.
             if not allotment.find_further(_demand(job, None, self._timers, now)):
                 continue
-            for _, thought in self._list_thoughts([job]):
-                if thought is None or not isinstance(thought.decision, Launch):
+            for _, decided in self._list_decided([job]):
+                if decided is None or not isinstance(decided.decision, Launch):
                     continue
-                demand = _demand(job, thought, self._timers, now)
+                demand = _demand(job, decided, self._timers, now)
                 found = allotment.find_further(demand)
-                if self._apply(thought, [agents[agent_id] for agent_id in found], now):
+                if self._apply(decided, [agents[agent_id] for agent_id in found], now):
                     allotment.give(found)
                     formed += 1
         if changed:
             self._say_waiting(changed)
         return formed
 
-    def _line_up(self, jobs: Sequence[Job], now: datetime) -> list[tuple[Job, Thought | None]]:
+    def _line_up(self, jobs: Sequence[Job], now: datetime) -> list[tuple[Job, VersionedDecision | None]]:
         """Finish and fail the jobs that are to, the oldest first; return the others by priority and then by age."""
-        lacking: list[tuple[Job, Thought | None]] = []
-        for job, thought in self._list_thoughts(jobs):
-            if thought is None or isinstance(thought.decision, Launch):
-                lacking.append((job, thought))
+        lacking: list[tuple[Job, VersionedDecision | None]] = []
+        for job, decided in self._list_decided(jobs):
+            if decided is None or isinstance(decided.decision, Launch):
+                lacking.append((job, decided))
             else:
-                self._apply(thought, (), now)
+                self._apply(decided, (), now)
         return sorted(lacking, key=lambda one: -one[0].spec.priority.rank)
 
-    def _list_thoughts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Thought | None]]:
+    def _list_decided(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, VersionedDecision | None]]:
         """What was thought about the jobs; those that cannot be read are left out, and say so."""
         for job in jobs:
             try:
-                thought = self._stock.find(job.id, job.version)
+                decided = self._planner_queue.find(job.id, job.version)
             except UnreadableRecord as error:
                 with self._database.begin() as work:
                     work.jobs.set_waiting(job.id, job.version, f"{error.sentence} {error.hint}")
             else:
-                yield job, thought
+                yield job, decided
 
-    def _apply(self, thought: Thought, gang: Sequence[Agent], now: datetime) -> bool:
+    def _apply(self, decided: VersionedDecision, gang: Sequence[Agent], now: datetime) -> bool:
         """Do what was decided, unless something has changed since; return whether a gang was formed."""
         try:
             with self._database.begin() as work:
-                return bool(apply_thought(work, thought, gang, now))
+                return bool(apply_decided(work, decided, gang, now))
         except LostRace:
             return False
 
@@ -125,17 +129,17 @@ class Scheduler:
             if (session := work.sessions.get(session_id)) and not session.state.is_final:
                 end_session(work, session, because, now)
 
-    def _say_waiting(self, changed: list[tuple[Thought, str]]) -> None:
+    def _say_waiting(self, changed: list[tuple[VersionedDecision, str]]) -> None:
         """Say what jobs wait for, all at once: a cluster that grows by a node changes every sentence."""
         with self._database.begin() as work:
             versions = [
-                work.jobs.set_waiting(thought.job_id, thought.version, sentence)
-                for thought, sentence in changed
+                work.jobs.set_waiting(decided.job_id, decided.version, sentence)
+                for decided, sentence in changed
             ]
-        for (thought, _), version in zip(changed, versions, strict=True):
+        for (decided, _), version in zip(changed, versions, strict=True):
             if version is not None:
                 # What a job waits for is nothing that a decision rests on.
-                self._stock.renew(replace(thought, version=version))
+                self._planner_queue.renew(replace(decided, version=version))
 
 
 def _supply(agent: Agent, timers: Timers, now: datetime) -> Supply:
@@ -151,8 +155,8 @@ def _supply(agent: Agent, timers: Timers, now: datetime) -> Supply:
     )
 
 
-def _demand(job: Job, thought: Thought | None, timers: Timers, now: datetime) -> Demand:
-    sessions = thought.sessions if thought else ()
+def _demand(job: Job, decided: VersionedDecision | None, timers: Timers, now: datetime) -> Demand:
+    sessions = decided.sessions if decided else ()
     gang = _next_gang(job, [session for session in sessions if not session.state.is_final])
     before = [session.agents for session in sessions if session.gang == gang]
     return Demand(
@@ -161,7 +165,7 @@ def _demand(job: Job, thought: Thought | None, timers: Timers, now: datetime) ->
         lasts_s=timers.assemble_s + _limit_s(job, sessions, now),
         before=before[-1] if before else (),
         kinds=frozenset(find_kind(node) for node in job.cluster.nodes),
-        is_ready=thought is not None,
+        is_ready=decided is not None,
     )
 
 
@@ -174,44 +178,46 @@ def _limit_s(job: Job, sessions: Sequence[Session], now: datetime) -> float:
     return max(0.0, min(job.spec.session_timeout_s, measure_time_left_s(job, sessions, now)))
 
 
-def apply_thought(work: UnitOfWork, thought: Thought, gang: Sequence[Agent], now: datetime) -> frozenset[str]:
+def apply_decided(
+    work: UnitOfWork, decided: VersionedDecision, gang: Sequence[Agent], now: datetime
+) -> frozenset[str]:
     """Do what was decided for a job that lacks a session, if the job is still the one that was looked at.
 
     A session is given to `gang`. Returns the ids of the agents that it took.
     """
     no_agents: frozenset[str] = frozenset()
-    job = work.jobs.lock(thought.job_id)
-    if job is None or job.version != thought.version:
+    job = work.jobs.lock(decided.job_id)
+    if job is None or job.version != decided.version:
         return no_agents
     live = work.sessions.live_of(job.id)
-    if len(live) != sum(not session.state.is_final for session in thought.sessions):
+    if len(live) != sum(not session.state.is_final for session in decided.sessions):
         return no_agents
-    if isinstance(thought.decision, Launch):
-        return _launch(work, job, thought, live, gang, now)
+    if isinstance(decided.decision, Launch):
+        return _launch(work, job, decided, live, gang, now)
     if live:
         return no_agents
-    _tell_late(work, thought, now)
-    if isinstance(thought.decision, Finish) and thought.advice is not None:
-        _finish(work, thought, now)
-    elif isinstance(thought.decision, Fail):
-        _fail(work, job, thought.decision.because, now)
+    _tell_late(work, decided, now)
+    if isinstance(decided.decision, Finish) and decided.advice is not None:
+        _finish(work, decided, now)
+    elif isinstance(decided.decision, Fail):
+        _fail(work, job, decided.decision.because, now)
     return no_agents
 
 
-def _tell_late(work: UnitOfWork, thought: Thought, now: datetime) -> None:
-    if thought.late:
-        work.events.append(thought.job_id, EventKind.JOB, thought.late, now)
+def _tell_late(work: UnitOfWork, decided: VersionedDecision, now: datetime) -> None:
+    if decided.late:
+        work.events.append(decided.job_id, EventKind.JOB, decided.late, now)
 
 
 def _launch(
     work: UnitOfWork,
     job: Job,
-    thought: Thought,
+    decided: VersionedDecision,
     live: tuple[Session, ...],
     gang: Sequence[Agent],
     now: datetime,
 ) -> frozenset[str]:
-    launch = thought.decision
+    launch = decided.decision
     if not isinstance(launch, Launch) or len(live) >= job.spec.gangs or len(gang) != job.spec.nodes:
         return frozenset()
     # They were seen before anything was locked: each has to be idle still, on the node and for the time looked at.
@@ -227,7 +233,7 @@ def _launch(
     generation = work.jobs.start(job.id, cluster, now)
     if generation is None:
         return frozenset()
-    _tell_late(work, thought, now)
+    _tell_late(work, decided, now)
     session = Session(
         id=work.new_id(),
         job_id=job.id,
@@ -237,7 +243,7 @@ def _launch(
         because=launch.because,
         cold=launch.cold,
         created_at=now,
-        limit_s=_limit_s(job, thought.sessions, now),
+        limit_s=_limit_s(job, decided.sessions, now),
     )
     work.sessions.add(session)
     work.reach(FaultPoint.LEASE_GIVEN)
@@ -250,18 +256,18 @@ def _launch(
     return frozenset(locked)
 
 
-def _finish(work: UnitOfWork, thought: Thought, now: datetime) -> None:
-    if thought.advice is None:
+def _finish(work: UnitOfWork, decided: VersionedDecision, now: datetime) -> None:
+    if decided.advice is None:
         return
-    job_id = thought.job_id
+    job_id = decided.job_id
     work.reach(FaultPoint.JOB_ENDED)
-    work.advice.put(thought.advice, now)
+    work.advice.put(decided.advice, now)
     finish_trials(work, job_id, now)
     work.jobs.move(
-        job_id, JobState.FINISHED, thought.advice.headline, since=_ACTIVE, now=now, stage=Stage.DONE
+        job_id, JobState.FINISHED, decided.advice.headline, since=_ACTIVE, now=now, stage=Stage.DONE
     )
-    work.events.append(job_id, EventKind.JOB, f"The job has finished: {thought.advice.headline}", now)
-    headline, verdict = thought.advice.headline, thought.advice.verdict.value
+    work.events.append(job_id, EventKind.JOB, f"The job has finished: {decided.advice.headline}", now)
+    headline, verdict = decided.advice.headline, decided.advice.verdict.value
     tell_webhooks(work, job_id, NoticeEvent.FINISHED, headline, now, verdict=verdict)
 
 

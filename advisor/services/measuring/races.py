@@ -17,8 +17,8 @@ from advisor.services.ending import end_session, tell_changes
 from advisor.services.jobs import get_job
 from advisor.services.measuring.sessions import find_leader_place
 from advisor.services.measuring.telemetry import observe_blocks
-from advisor.services.thinking.stock import Stock
-from advisor.services.thinking.thought import Thought
+from advisor.services.planning.decided import VersionedDecision
+from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
@@ -57,7 +57,12 @@ class Quarantined:
 
 
 def next_race(
-    database: Database, stock: Stock, session_id: str, agent_id: str, generation: int, now: datetime
+    database: Database,
+    planner_queue: PlannerQueue,
+    session_id: str,
+    agent_id: str,
+    generation: int,
+    now: datetime,
 ) -> NextReply:
     """Return the race that the session is to run now, or why the session is over; waits for a thought about it.
 
@@ -70,21 +75,21 @@ def next_race(
             if (answer := _known_answer(work, session)) is not None:
                 return answer
             version = work.jobs.version(session.job_id) or 0
-        thought = stock.take(session.job_id, version, session_id)
-        if isinstance(thought.decision, Wait):
-            raise SessionNotRunning(thought.decision.because)
+        decided = planner_queue.take(session.job_id, version, session_id)
+        if isinstance(decided.decision, Wait):
+            raise SessionNotRunning(decided.decision.because)
         with database.begin() as work:
             session = find_leader_place(work, session_id, agent_id, generation)
             if (answer := _known_answer(work, session)) is not None:
                 return answer
-            if not _still_holds(work, thought, patient=attempt < _PATIENT):
+            if not _still_holds(work, decided, patient=attempt < _PATIENT):
                 continue
-            if thought.late:
-                work.events.append(session.job_id, EventKind.JOB, thought.late, now, session_id=session_id)
-            if not isinstance(thought.decision, Race):
-                end_session(work, session, thought.decision.because, now)
-                return NextReply(end_because=thought.decision.because)
-            return NextReply(race=_issue(work, session, thought.decision, now))
+            if decided.late:
+                work.events.append(session.job_id, EventKind.JOB, decided.late, now, session_id=session_id)
+            if not isinstance(decided.decision, Race):
+                end_session(work, session, decided.decision.because, now)
+                return NextReply(end_because=decided.decision.because)
+            return NextReply(race=_issue(work, session, decided.decision, now))
     raise LostRace("The job changed again and again while the next race was planned.")
 
 
@@ -196,15 +201,15 @@ def _known_answer(work: UnitOfWork, session: Session) -> NextReply | None:
     return NextReply(race=RacePlan(arms=tuple(arm.plan for arm in arms))) if arms else None
 
 
-def _still_holds(work: UnitOfWork, thought: Thought, *, patient: bool) -> bool:
+def _still_holds(work: UnitOfWork, decided: VersionedDecision, *, patient: bool) -> bool:
     """Whether a decision may be carried out: the job has not changed since, or only by what does not touch it.
 
     In the search of several gangs, results that came meanwhile would only have refined the suggestion, as long as
     no other gang has taken one of its strategies up.
     """
-    if work.jobs.version(thought.job_id) == thought.version:
+    if work.jobs.version(decided.job_id) == decided.version:
         return True
-    job, decision = get_job(work, thought.job_id), thought.decision
+    job, decision = get_job(work, decided.job_id), decided.decision
     if patient or job.state.is_final or job.spec.gangs == 1:
         return False
     if not isinstance(decision, Race):
@@ -217,7 +222,7 @@ def _still_holds(work: UnitOfWork, thought: Thought, *, patient: bool) -> bool:
     in_hand = [
         trial.changes
         for trial in work.trials.of_job(job.id)
-        if trial.number not in thought.trials or trial.number in measured_now
+        if trial.number not in decided.trials or trial.number in measured_now
     ]
     return all(arm.changes not in in_hand for arm in decision.arms if arm.changes)
 

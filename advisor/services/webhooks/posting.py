@@ -45,7 +45,7 @@ def sign(secret: bytes, body: bytes) -> str:
     return f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}"
 
 
-class Poster:
+class WebhookSender:
     """Posts notices to receivers that the operator listed."""
 
     def __init__(

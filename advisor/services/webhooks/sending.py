@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from starlette.concurrency import run_in_threadpool
 
 from advisor.protocol.asked.jobs import Notice
-from advisor.services.webhooks.posting import NotTaken, Poster, Refused
+from advisor.services.webhooks.posting import NotTaken, Refused, WebhookSender
 
 PAUSES_S = (1.0, 5.0, 15.0, 60.0)
 """Before each further try."""
@@ -24,13 +24,13 @@ class Sender:
 
     def __init__(
         self,
-        poster: Poster,
+        webhook_sender: WebhookSender,
         note: Callable[[str], None],
         tell: Callable[[str, str], None],
         pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
         """`note` counts `delivered` and `given_up`; `tell` adds a sentence to the story of a job."""
-        self._poster, self._note, self._tell, self._pauses_s = poster, note, tell, pauses_s
+        self._webhook_sender, self._note, self._tell, self._pauses_s = webhook_sender, note, tell, pauses_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -65,7 +65,7 @@ class Sender:
         try:
             for pause_s in (*self._pauses_s, None):
                 try:
-                    await self._poster.post(notice)
+                    await self._webhook_sender.post(notice)
                 except NotTaken:
                     if pause_s is None:
                         raise

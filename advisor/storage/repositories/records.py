@@ -8,7 +8,7 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import TelemetryPoint, TelemetrySample
 from advisor.protocol.views import EventFacts, EventKind, JobEvent, LogChunk
-from advisor.storage.bell import story_of
+from advisor.storage.notifier import story_of
 from advisor.storage.tables import (
     AdviceRow,
     AgentRow,

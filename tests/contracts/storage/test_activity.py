@@ -147,7 +147,7 @@ def test_database_that_is_away_is_told_in_words() -> None:
 
 ACTS: dict[str, Callable[[World], object]] = {
     "reaper": lambda world: world.reaper.look(world.now),
-    "scheduler": lambda world: Scheduler(world.database, world.stock, world.timers).look(world.now),
+    "scheduler": lambda world: Scheduler(world.database, world.planner_queue, world.timers).look(world.now),
     "submission": lambda world: world.submit(),
     "registration": lambda world: world.register("late"),
 }

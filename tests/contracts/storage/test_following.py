@@ -91,7 +91,7 @@ def test_many_who_follow_cost_hardly_more_than_one(database: Database, looked: L
         waiting = [asyncio.create_task(follower.wait(3600)) for follower in followers]
         await asyncio.sleep(0)
         await asyncio.to_thread(tell, database, job_id, 2)
-        stories._stories[job_id].ring()  # as the bell does where other servers share it
+        stories._stories[job_id].ring()  # as the notifier does where other servers share it
         await asyncio.gather(*waiting)
         news = await asyncio.gather(*(read_all(follower) for follower in followers))
         assert {len(lines) for lines in news} == {2}

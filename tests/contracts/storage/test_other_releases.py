@@ -16,8 +16,8 @@ from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.measured.trials import Purpose, SessionState, Trial
 from advisor.protocol.views import JobQuery
 from advisor.services.background.scheduling import Scheduler
-from advisor.services.thinking.stock import Stock
-from advisor.services.thinking.thought import Thought, think
+from advisor.services.planning.decided import VersionedDecision, think
+from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.services.timers import Timers
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_spec
@@ -58,10 +58,10 @@ def _submit(database: Database, *names: str) -> None:
 
 
 def _keep_up(database: Database) -> None:
-    def plan(job_id: str, session_id: str | None) -> Thought:
+    def plan(job_id: str, session_id: str | None) -> VersionedDecision:
         return think(database, ScriptedTuning(), job_id, NOW, session_id, Timers())
 
-    Scheduler(database, Stock(plan, lambda run: run()), Timers()).look(NOW)
+    Scheduler(database, PlannerQueue(plan, lambda run: run()), Timers()).look(NOW)
 
 
 def test_fields_of_a_newer_release_are_ignored_at_every_depth(

@@ -15,9 +15,9 @@ import pytest
 
 from advisor.errors import JobNotFound, Unavailable
 from advisor.protocol.logs import LogFormat
-from advisor.services.thinking import processes
-from advisor.services.thinking.processes import PlannerProcesses, Question, Setting
-from advisor.services.thinking.thought import Choice, Thought
+from advisor.services.planning import processes
+from advisor.services.planning.decided import Choice, VersionedDecision
+from advisor.services.planning.processes import PlannerProcesses, Question, Setting
 from advisor.tuning.asked import PlannerTuning
 from tests.unit.services.world import World
 
@@ -43,7 +43,7 @@ def children() -> list[psutil.Process]:
     for child in psutil.Process().children():
         # Other tests' children come and go.
         with suppress(psutil.Error):
-            if any("thinking.processes" in word for word in child.cmdline()):
+            if any("planning.processes" in word for word in child.cmdline()):
                 found.append(child)
     return found
 
@@ -62,13 +62,13 @@ def test_process_decides_as_the_server_does_and_is_replaced_when_it_dies_or_hang
     asked = Question(job.id, real.now, None)
     here = real.think(job.id, None)
     there = planners.look(asked)
-    assert isinstance(there, Thought)
+    assert isinstance(there, VersionedDecision)
     assert there.decision == here.decision
     assert (there.version, there.sessions, there.trials) == (here.version, here.sessions, here.trials)
     (idle,) = children()
     idle.kill()
     again = planners.look(asked)
-    assert isinstance(again, Thought)
+    assert isinstance(again, VersionedDecision)
     assert again.decision == here.decision
     (busy,) = children()
     assert busy.pid != idle.pid
@@ -78,7 +78,7 @@ def test_process_decides_as_the_server_does_and_is_replaced_when_it_dies_or_hang
     busy.suspend()
     # Long enough for the one that takes its place.
     monkeypatch.setattr(processes, "_SILENT_S", 10.0)
-    assert isinstance(planners.look(asked), Thought)
+    assert isinstance(planners.look(asked), VersionedDecision)
     assert busy not in children()
 
 
@@ -87,7 +87,7 @@ def test_process_that_is_killed_while_it_thinks_loses_nothing_and_stopping_waits
 ) -> None:
     asked = Question(real.submit().id, real.now, None)
     planners.look(asked)
-    found: list[Thought | Choice | Exception] = []
+    found: list[VersionedDecision | Choice | Exception] = []
 
     def ask() -> threading.Thread:
         def run() -> None:
@@ -106,7 +106,7 @@ def test_process_that_is_killed_while_it_thinks_loses_nothing_and_stopping_waits
     time.sleep(0.1)
     planner.kill()
     thread.join(WAIT_S)
-    assert isinstance(found.pop(), Thought)
+    assert isinstance(found.pop(), VersionedDecision)
     (planner,) = children()
     planner.suspend()
     thread = ask()
@@ -121,7 +121,7 @@ def test_process_ends_with_the_server_that_was_killed(tmp_path: Path) -> None:
     program = (
         "import time\n"
         "from advisor.protocol.logs import LogFormat\n"
-        "from advisor.services.thinking.processes import PlannerProcesses, Setting\n"
+        "from advisor.services.planning.processes import PlannerProcesses, Setting\n"
         f"setting = Setting('sqlite:///{tmp_path}/none.db', 1.0, LogFormat.TEXT)\n"
         "planner = PlannerProcesses(setting, 1)._take()\n"
         "print(planner._process.pid, flush=True)\n"

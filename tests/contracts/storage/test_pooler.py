@@ -23,19 +23,19 @@ class Pooler:
         """`behind` is the URL of a database of a PostgreSQL with a socket."""
         url = make_url(behind)
         self.behind = f"{url.query['host']}/.s.PGSQL.5432"
-        self.door = socket.create_server(("127.0.0.1", 0))
-        port = self.door.getsockname()[1]
+        self.authenticator = socket.create_server(("127.0.0.1", 0))
+        port = self.authenticator.getsockname()[1]
         self.url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/{url.database}?sslmode=disable&gssencmode=disable"
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
         """Let nobody in any more."""
-        self.door.close()
+        self.authenticator.close()
 
     def _serve(self) -> None:
         while True:
             try:
-                client, _ = self.door.accept()
+                client, _ = self.authenticator.accept()
             except OSError:
                 return
             server = socket.socket(socket.AF_UNIX)

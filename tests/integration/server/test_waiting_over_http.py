@@ -74,16 +74,16 @@ def test_next_race_is_thought_of_as_soon_as_a_report_is_accepted(start: Callable
     start_gang(agent)
     race = agent.next()["race"]
     assert agent.place is not None
-    thought = (agent.place.session_id, 1)
+    decided = (agent.place.session_id, 1)
     assert agent.report(race).status_code == 200
-    wait_for(lambda: thought in tuning.asked or None, "a thought about the next race")
-    stock = server.app.state.context.stock
+    wait_for(lambda: decided in tuning.asked or None, "a thought about the next race")
+    planner_queue = server.app.state.context.planner_queue
     wait_for(
-        lambda: stock.find(job.id, server.job(job.id).version, agent.place.session_id),  # type: ignore[union-attr]
-        "the thought in stock",
+        lambda: planner_queue.find(job.id, server.job(job.id).version, agent.place.session_id),  # type: ignore[union-attr]
+        "the decision in the queue",
     )
     assert agent.next()["race"] is not None
-    assert tuning.asked.count(thought) == 1
+    assert tuning.asked.count(decided) == 1
 
 
 class Stuck(ScriptedTuning):

@@ -19,7 +19,7 @@ from advisor.protocol.measured.runs import RunReport
 from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.services.answers import runs
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
-from advisor.services.webhooks.posting import Poster
+from advisor.services.webhooks.posting import WebhookSender
 from advisor.services.webhooks.receivers import Receivers
 from advisor.services.webhooks.sending import MOST_AT_ONCE, PAUSES_S, Sender
 from advisor.settings import Settings
@@ -58,14 +58,14 @@ class Posts:
         world.database.send = self.notices.append
         self.outcomes: list[str] = []
         self.told: list[str] = []
-        self.poster = Poster(Receivers.of(hosts), SECRET, **more)
+        self.webhook_sender = WebhookSender(Receivers.of(hosts), SECRET, **more)
 
     def send(self, patience_s: float = 60.0) -> None:
         """Let a server live for as long as it takes, without pauses between its tries."""
 
         async def live() -> None:
             sender = Sender(
-                self.poster,
+                self.webhook_sender,
                 self.outcomes.append,
                 lambda _, sentence: self.told.append(sentence),
                 [0.0] * len(PAUSES_S),

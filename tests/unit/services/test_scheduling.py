@@ -9,11 +9,11 @@ from advisor.protocol.asked.jobs import Job, JobState, Priority
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
 from advisor.protocol.measured.trials import JobHistory
 from advisor.services.agents import Agent, drain_agent, resume_agent
-from advisor.services.background.scheduling import Scheduler, apply_thought
-from advisor.services.thinking.stock import Stock
-from advisor.services.thinking.thought import Thought
+from advisor.services.background.scheduling import Scheduler, apply_decided
+from advisor.services.planning.decided import VersionedDecision
+from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.storage import Database
-from advisor.storage.bell import JOBS
+from advisor.storage.notifier import JOBS
 from advisor.tuning.decisions import Decision
 from tests.unit.services.counted import CountedDatabase
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node
@@ -43,7 +43,7 @@ def test_jobs_that_wait_are_thought_about_once_and_cost_no_writing(world: World,
         world.submit(nodes=2)
     world.register("one")
     database = CountedDatabase(world.database)
-    scheduler = Scheduler(cast(Database, database), world.stock, world.timers)
+    scheduler = Scheduler(cast(Database, database), world.planner_queue, world.timers)
     scheduler.look(world.now)
     assert (counting.asked, database.writes) == (20, 1)
     for _ in range(5):
@@ -65,14 +65,14 @@ def test_waiting_job_is_launched_on_the_thought_that_it_waited_with(world: World
 
 def test_job_that_is_still_thought_about_keeps_its_place(world: World) -> None:
     started: list[object] = []
-    stock = Stock(world.think, started.append)
-    scheduler = Scheduler(world.database, stock, world.timers)
+    planner_queue = PlannerQueue(world.think, started.append)
+    scheduler = Scheduler(world.database, planner_queue, world.timers)
     first, second = world.submit(), world.submit()
     world.register("one")
     assert scheduler.look(world.now) == 0
-    stock.renew(world.stock.order(second.id).result())
+    planner_queue.renew(world.planner_queue.order(second.id).result())
     assert scheduler.look(world.now) == 0
-    stock.renew(world.stock.order(first.id).result())
+    planner_queue.renew(world.planner_queue.order(first.id).result())
     assert scheduler.look(world.now) == 1
     assert world.job(first.id).state is JobState.RUNNING
 
@@ -82,39 +82,39 @@ def find_idle(world: World) -> list[Agent]:
         return work.agents.all()
 
 
-def think_about(world: World, job: Job) -> Thought:
-    return world.stock.order(job.id).result()
+def think_about(world: World, job: Job) -> VersionedDecision:
+    return world.planner_queue.order(job.id).result()
 
 
 def test_agent_that_was_given_away_since_it_was_looked_at_is_not_taken(world: World) -> None:
     world.register("one")
     idle = find_idle(world)
     first, second = world.submit(), world.submit()
-    thoughts = [think_about(world, job) for job in (first, second)]
+    decisions_ahead = [think_about(world, job) for job in (first, second)]
     with world.work() as work:
-        assert apply_thought(work, thoughts[0], idle, world.now)
+        assert apply_decided(work, decisions_ahead[0], idle, world.now)
     with world.work() as work:
-        assert not apply_thought(work, thoughts[1], idle, world.now)
+        assert not apply_decided(work, decisions_ahead[1], idle, world.now)
     assert world.history(second.id).sessions == ()
 
 
 def test_agent_that_came_back_on_another_node_since_is_not_taken(world: World) -> None:
     world.register("one")
     idle = find_idle(world)
-    thought = think_about(world, world.submit())
+    decided = think_about(world, world.submit())
     world.register("one", make_node("another"))
     with world.work() as work:
-        assert not apply_thought(work, thought, idle, world.now)
+        assert not apply_decided(work, decided, idle, world.now)
 
 
 def test_thought_about_an_older_version_is_not_acted_upon(world: World) -> None:
     world.register("one")
     idle = find_idle(world)
     job = world.submit()
-    thought = think_about(world, job)
+    decided = think_about(world, job)
     world.cancel(job.id)
     with world.work() as work:
-        assert not apply_thought(work, thought, idle, world.now)
+        assert not apply_decided(work, decided, idle, world.now)
 
 
 def test_drained_agent_gets_no_work_and_whoever_waits_reads_why(world: World) -> None:
@@ -147,7 +147,7 @@ def test_node_that_measures_badly_is_taken_last(world: World) -> None:
 
 def test_what_may_let_a_job_move_on_calls_for_a_look_and_no_look_calls_for_another(world: World) -> None:
     calls: list[str] = []
-    world.database.bell.on(JOBS, lambda: calls.append("look"))
+    world.database.notifier.on(JOBS, lambda: calls.append("look"))
 
     def has_called() -> bool:
         called = bool(calls)

@@ -28,8 +28,8 @@ from advisor.services.background.scheduling import Scheduler
 from advisor.services.changing import continuing, pausing, repeating
 from advisor.services.measuring import races, sessions
 from advisor.services.measuring.leases import Leases
-from advisor.services.thinking.stock import Stock
-from advisor.services.thinking.thought import Overdue, Thought, think
+from advisor.services.planning.decided import Overdue, VersionedDecision, think
+from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.services.timers import Timers
 from advisor.services.tokens import Principal
 from advisor.services.tuning import Tuning
@@ -69,7 +69,7 @@ class World:
         """What a clock of seconds that nobody sets shows."""
         self.reaper = self.make_reaper()
         self.overdue: Overdue = {}
-        self.stock = Stock(self.think, lambda run: run())
+        self.planner_queue = PlannerQueue(self.think, lambda run: run())
 
     @contextmanager
     def work(self) -> Iterator[UnitOfWork]:
@@ -86,16 +86,16 @@ class World:
     def keep_up(self, served_since: datetime | None = None) -> None:
         """Do what the keepers do at their ticks."""
         self.reaper.look(self.now)
-        Scheduler(self.database, self.stock, self.timers, served_since).look(self.now)
+        Scheduler(self.database, self.planner_queue, self.timers, served_since).look(self.now)
 
     def restart(self) -> None:
         """Do what a server does when it starts."""
         self.leases = Leases(self.database)
         self.reaper = self.make_reaper()
         self.reaper.look(self.now)
-        self.stock = Stock(self.think, lambda run: run())
+        self.planner_queue = PlannerQueue(self.think, lambda run: run())
 
-    def think(self, job_id: str, session_id: str | None) -> Thought:
+    def think(self, job_id: str, session_id: str | None) -> VersionedDecision:
         """Ask the planner, in the thread that wants to know."""
         return think(self.database, self.tuning, job_id, self.now, session_id, self.timers, self.overdue)
 
@@ -190,7 +190,7 @@ class World:
     def next(self, place: Assignment, agent_id: str) -> NextReply:
         """Ask what is to be measured."""
         return races.next_race(
-            self.database, self.stock, place.session_id, agent_id, place.generation, self.now
+            self.database, self.planner_queue, place.session_id, agent_id, place.generation, self.now
         )
 
     def report(

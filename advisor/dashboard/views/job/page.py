@@ -1,4 +1,4 @@
-"""What the guest may do about a job, and what its overview shows."""
+"""What a person may do about a job, and what its overview shows."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ _LATEST = 6
 
 @dataclass(frozen=True)
 class JobActions:
-    """What the guest may do about a job."""
+    """What this person may do about a job."""
 
     may_cancel: bool
     may_pause: bool

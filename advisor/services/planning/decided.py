@@ -70,7 +70,7 @@ Overdue = dict[str, threading.Thread]
 
 
 @dataclass(frozen=True)
-class Thought:
+class VersionedDecision:
     """A decision, and what it rests on."""
 
     job_id: str
@@ -88,7 +88,7 @@ class Thought:
     """What the planner needed for it, in seconds."""
 
 
-Look = Callable[[], Thought | Choice]
+Look = Callable[[], VersionedDecision | Choice]
 """Asks the planner, which may have to be told first what earlier jobs teach."""
 
 
@@ -100,7 +100,7 @@ def think(
     session_id: str | None = None,
     timers: Timers = Timers(),
     overdue: Overdue | None = None,
-) -> Thought:
+) -> VersionedDecision:
     """Ask the planner what comes next for a session, or without one for the job; `overdue` is one for all calls."""
     spent = {} if overdue is None else overdue
     return settle(
@@ -108,8 +108,8 @@ def think(
     )
 
 
-def settle(database: Database, look: Look, now: datetime) -> Thought:
-    """Return the thought that `look` finds, once what it chose of earlier jobs is kept."""
+def settle(database: Database, look: Look, now: datetime) -> VersionedDecision:
+    """Return the decision that `look` finds, once what it chose of earlier jobs is kept."""
     while isinstance(found := look(), Choice):
         keep(database, found, now)
     return found
@@ -123,7 +123,7 @@ def look(
     session_id: str | None,
     limit_s: float,
     overdue: Overdue,
-) -> Thought | Choice:
+) -> VersionedDecision | Choice:
     """Read what is known of a job and ask the planner, for `limit_s` seconds at most; nothing is written.
 
     A planner that raises fails alike whenever it is asked with this history, but the quick one computes less: its
@@ -138,7 +138,7 @@ def look(
             return choice
         history = read_history(work, job_id)
         trouble = work.sessions.fatal_trouble(job_id)
-    thought = Thought(
+    decided = VersionedDecision(
         job_id,
         job.version,
         history.sessions,
@@ -146,7 +146,7 @@ def look(
         EndSession(job.stage, "The job was paused."),
     )
     if job.state is JobState.PAUSED:
-        return thought
+        return decided
     live = history.live_session() is not None
     late, began_s = "", time.perf_counter()
     try:
@@ -160,7 +160,7 @@ def look(
         _log.exception("The planner failed for job %s", job_id)
         decision, advice = Fail(_name_defect(error)), None
     took_s = time.perf_counter() - began_s
-    return replace(thought, decision=decision, advice=advice, late=late, took_s=took_s)
+    return replace(decided, decision=decision, advice=advice, late=late, took_s=took_s)
 
 
 def _plan_in_time(

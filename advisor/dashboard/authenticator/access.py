@@ -20,14 +20,14 @@ class SignInNeeded(Exception):
 
 
 @dataclass(frozen=True)
-class Guest:
+class SignedIn:
     """A signed-in person and the key that the forms of their visit carry."""
 
     person: Principal
     form_key: str
 
 
-class Door:
+class Authenticator:
     """Lets people in, and says who they are."""
 
     def __init__(
@@ -76,8 +76,8 @@ class Door:
             self.cookie_name(request), httponly=True, secure=request.url.scheme == "https", samesite="strict"
         )
 
-    def recognise(self, request: Request) -> Guest | None:
-        """Return the signed-in guest; None without a sign-in, or once its token has been revoked."""
+    def recognise(self, request: Request) -> SignedIn | None:
+        """Return who is signed in; None without a sign-in, or once its token has been revoked."""
         key = request.cookies.get(self.cookie_name(request), "")
         now = self._source.clock()
         if not key or (found := self._source.read(find_visit, key, now)) is None:
@@ -88,34 +88,34 @@ class Door:
             with suppress(Unavailable):
                 self._source.change(mark_visit, key, person, now)
         # Made from the cookie, which no page and no script can read: other sites know neither.
-        return Guest(person, sha256(f"form {key}".encode()).hexdigest())
+        return SignedIn(person, sha256(f"form {key}".encode()).hexdigest())
 
-    def admit(self, request: Request) -> Guest:
-        """Return the signed-in guest. Raises SignInNeeded where `recognise` finds none."""
-        guest = self.recognise(request)
-        if guest is None:
+    def admit(self, request: Request) -> SignedIn:
+        """Return who is signed in. Raises SignInNeeded where `recognise` finds none."""
+        signed_in = self.recognise(request)
+        if signed_in is None:
             raise SignInNeeded
-        return guest
+        return signed_in
 
-    def admit_form(self, request: Request, form_key: str) -> Guest:
+    def admit_form(self, request: Request, form_key: str) -> SignedIn:
         """Return who sent a form of ours. Raises Forbidden for a form that an earlier visit showed."""
-        guest = self.admit(request)
-        if not hmac.compare_digest(guest.form_key.encode(), form_key.encode()):
+        signed_in = self.admit(request)
+        if not hmac.compare_digest(signed_in.form_key.encode(), form_key.encode()):
             raise Forbidden(
                 "This form belongs to an earlier visit, so nothing was done.",
                 hint="Reload the page and try again.",
             )
-        return guest
+        return signed_in
 
-    def admit_administrator(self, request: Request, form_key: str | None = None) -> Guest:
+    def admit_administrator(self, request: Request, form_key: str | None = None) -> SignedIn:
         """Return which administrator looks, or sent a form of ours. Raises Forbidden for everybody else."""
-        guest = self.admit(request) if form_key is None else self.admit_form(request, form_key)
-        if not guest.person.may_administer:
+        signed_in = self.admit(request) if form_key is None else self.admit_form(request, form_key)
+        if not signed_in.person.may_administer:
             raise Forbidden(
-                f"Only administrators may do that, and {guest.person.name} is a {guest.person.role.value}.",
+                f"Only administrators may do that, and {signed_in.person.name} is a {signed_in.person.role.value}.",
                 hint="Ask an administrator for what you need.",
             )
-        return guest
+        return signed_in
 
     def _close(self, request: Request) -> None:
         if key := request.cookies.get(self.cookie_name(request)):

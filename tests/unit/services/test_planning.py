@@ -14,7 +14,7 @@ from advisor.protocol.measured.messages import HelloReport
 from advisor.protocol.measured.trials import JobHistory
 from advisor.services import jobs
 from advisor.services.measuring import sessions
-from advisor.services.thinking import thought as thinking
+from advisor.services.planning import decided as thinking
 from advisor.tuning.decisions import Decision
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts
 from tests.unit.services.world import World

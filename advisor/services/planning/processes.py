@@ -1,4 +1,4 @@
-"""Planner processes: thoughts are Python, and in the server's own process they would take the requests' interpreter.
+"""Planner processes: planning is Python, and in the server's own process they would take the requests' interpreter.
 
 A process reads the database itself; what comes back is small. It lives no longer than the server: its pipe ends then.
 """
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, Pipe
 
 from advisor.errors import AdvisorError, Unavailable
 from advisor.protocol.logs import LogFormat
-from advisor.services.thinking.thought import Choice, Thought
+from advisor.services.planning.decided import Choice, VersionedDecision
 
 _log = logging.getLogger(__name__)
 _TRIES = 2
@@ -58,7 +58,7 @@ class PlannerProcesses:
         self._all: set[_Planner] = set()
         self._is_closed = False
 
-    def look(self, question: Question) -> Thought | Choice:
+    def look(self, question: Question) -> VersionedDecision | Choice:
         """Have a process read and decide. Raises what it raised, and Unavailable where processes die."""
         for _ in range(_TRIES):
             planner = self._take()
@@ -129,12 +129,12 @@ class _Planner:
             )
         self._pipe.send(setting)
 
-    def ask(self, question: Question) -> Thought | Choice | Exception:
+    def ask(self, question: Question) -> VersionedDecision | Choice | Exception:
         """Raises EOFError or OSError where the process has ended, or hangs."""
         self._pipe.send(question)
         if not self._pipe.poll(_SILENT_S):
             raise EOFError
-        answer: Thought | Choice | Exception = self._pipe.recv()
+        answer: VersionedDecision | Choice | Exception = self._pipe.recv()
         return answer
 
     def kill(self) -> None:
@@ -149,11 +149,11 @@ class _Planner:
         return code
 
 
-def serve_thoughts(pipe: Connection) -> None:
+def serve_decisions(pipe: Connection) -> None:
     """Answer questions until the server that asks them is gone."""
-    # Loaded here: the server itself asks for thoughts without any of it.
+    # Loaded here: the server itself asks for decisions without any of it.
     from advisor.logs import configure_logs
-    from advisor.services.thinking.thought import Overdue, look
+    from advisor.services.planning.decided import Overdue, look
     from advisor.storage import Database
     from advisor.tuning.asked import PlannerTuning
 
@@ -163,7 +163,7 @@ def serve_thoughts(pipe: Connection) -> None:
     database = Database(setting.database_url, _make_no_id)
     while True:
         asked: Question = pipe.recv()
-        answer: Thought | Choice | Exception
+        answer: VersionedDecision | Choice | Exception
         try:
             answer = look(
                 database, tuning, asked.job_id, asked.now, asked.session_id, setting.limit_s, overdue
@@ -181,19 +181,19 @@ def _make_no_id() -> str:
 
 
 def _main() -> None:
-    # Requests come first: a thought is waited for by one session, a request by every client after it.
+    # Requests come first: a decision is waited for by one session, a request by every client after it.
     os.nice(_NICER)
     # Ctrl-C stops the server, and this process with it: the pipe ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        serve_thoughts(Connection(int(sys.argv[1])))
+        serve_decisions(Connection(int(sys.argv[1])))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        # A thought that goes on beyond its deadline is in a thread that would keep the process.
+        # Planning that goes on beyond its deadline is in a thread that would keep the process.
         os._exit(0)
 
 
 if __name__ == "__main__":
     # By its own name, so that what is sent is of the same classes at both ends.
-    from advisor.services.thinking import processes
+    from advisor.services.planning import processes
 
     processes._main()

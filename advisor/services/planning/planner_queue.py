@@ -1,6 +1,6 @@
-"""The stock of thoughts: the planner thinks ahead, and who needs a decision takes it from here.
+"""The planner's queue: it decides ahead, and whatever needs a decision takes it from here.
 
-A thought is kept with the version of the job it is about and counts for that version only, so that what is taken is
+A decision is kept with the version of the job it is about and counts for that version only, so that what is taken is
 always what the planner would say now. Nothing here has to be kept: a server that starts thinks anew, to the same end.
 """
 
@@ -11,45 +11,45 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 
 from advisor.errors import JobNotFound, Unavailable, UnreadableRecord
-from advisor.services.thinking.thought import Thought
+from advisor.services.planning.decided import VersionedDecision
 
 _log = logging.getLogger(__name__)
 _MOST = 256
-"""Thoughts that are kept: no more jobs than that wait for a decision at one time."""
+"""Decisions that are kept: no more jobs than that wait for a decision at one time."""
 _MOST_AHEAD = 64
 """Questions that may wait before none is thought about ahead of being asked: its answer would come too late."""
 _AT_MOST = 4
 _PATIENCE_S = 0.25
-"""As often as an agent has waited this long for a thought, another thread begins, up to the most."""
+"""As often as an agent has waited this long for a decision, another thread begins, up to the most."""
 
 Key = tuple[str, str | None]
 """A job, and the session it is asked for; None where the job itself asks."""
 
 
-class Stock:
-    """Thoughts that are there or being looked for; share it between threads."""
+class PlannerQueue:
+    """Decisions that are there or being looked for; share it between threads."""
 
     def __init__(
         self,
-        think: Callable[[str, str | None], Thought],
+        think: Callable[[str, str | None], VersionedDecision],
         start: Callable[[Callable[[], None]], None],
         tell: Callable[[], None] = lambda: None,
         at_once: int = 1,
     ) -> None:
         """`think` decides for a job and a session, `start` runs something in a thread.
 
-        `at_once` thoughts are looked for at one time: where they are of this process, more than one would only take
+        `at_once` decisions are looked for at one time: where they are of this process, more than one would only take
         each other's interpreter, and the requests'. `tell` is called when a thread has nothing left to think about,
         and found something for a job itself.
         """
         self._think, self._start, self._tell = think, start, tell
         self._at_once = at_once
         self._lock = threading.Lock()
-        self._orders: deque[tuple[Key, Future[Thought]]] = deque()
+        self._orders: deque[tuple[Key, Future[VersionedDecision]]] = deque()
         self._at_work = 0
-        self._futures: OrderedDict[Key, Future[Thought]] = OrderedDict()
+        self._futures: OrderedDict[Key, Future[VersionedDecision]] = OrderedDict()
 
-    def order(self, job_id: str, session_id: str | None = None) -> Future[Thought]:
+    def order(self, job_id: str, session_id: str | None = None) -> Future[VersionedDecision]:
         """Begin to think, unless that is going on."""
         key = job_id, session_id
         with self._lock:
@@ -66,42 +66,42 @@ class Stock:
         if len(self._orders) < _MOST_AHEAD:
             self.order(job_id, session_id)
 
-    def find(self, job_id: str, version: int, session_id: str | None = None) -> Thought | None:
+    def find(self, job_id: str, version: int, session_id: str | None = None) -> VersionedDecision | None:
         """Return what was thought about this version of a job; where nothing was, begin to think.
 
         Raises UnreadableRecord for a job whose history another release wrote.
         """
-        thought = self._peek(job_id, version, session_id)
-        if thought is None:
+        decided = self._peek(job_id, version, session_id)
+        if decided is None:
             future = self.order(job_id, session_id)
-            thought = self._peek(job_id, version, session_id)
+            decided = self._peek(job_id, version, session_id)
             if future.done() and isinstance(future.exception(), UnreadableRecord):
                 future.result()
-        return thought
+        return decided
 
-    def take(self, job_id: str, version: int, session_id: str) -> Thought:
+    def take(self, job_id: str, version: int, session_id: str) -> VersionedDecision:
         """Return what is thought about this version of a job for a session, as soon as it is there.
 
-        It is not kept any longer: with a thought goes the whole history that it was about.
+        It is not kept any longer: with a decision goes the whole history that it was about.
         """
-        thought = self._peek(job_id, version, session_id) or self._wait(job_id, session_id)
-        if thought.version < version:
+        decided = self._peek(job_id, version, session_id) or self._wait(job_id, session_id)
+        if decided.version < version:
             # It was begun before the job changed.
-            thought = self._wait(job_id, session_id)
+            decided = self._wait(job_id, session_id)
         with self._lock:
             kept = self._futures.get((job_id, session_id))
             if kept is not None and kept.done():
                 del self._futures[job_id, session_id]
-        return thought
+        return decided
 
-    def renew(self, thought: Thought, session_id: str | None = None) -> None:
-        """Keep a thought that holds for a later version of its job as well."""
-        future: Future[Thought] = Future()
-        future.set_result(thought)
+    def renew(self, decided: VersionedDecision, session_id: str | None = None) -> None:
+        """Keep a decision that holds for a later version of its job as well."""
+        future: Future[VersionedDecision] = Future()
+        future.set_result(decided)
         with self._lock:
-            self._keep((thought.job_id, session_id), future)
+            self._keep((decided.job_id, session_id), future)
 
-    def _wait(self, job_id: str, session_id: str) -> Thought:
+    def _wait(self, job_id: str, session_id: str) -> VersionedDecision:
         future = self.order(job_id, session_id)
         while not wait([future], _PATIENCE_S).done:
             self._begin(max(_AT_MOST, self._at_once))
@@ -115,21 +115,21 @@ class Stock:
         if is_place:
             self._start(self._work_off)
 
-    def _keep(self, key: Key, future: Future[Thought]) -> Future[Thought]:
+    def _keep(self, key: Key, future: Future[VersionedDecision]) -> Future[VersionedDecision]:
         self._futures[key] = future
         self._futures.move_to_end(key)
         while len(self._futures) > _MOST:
             self._futures.popitem(last=False)
         return future
 
-    def _peek(self, job_id: str, version: int, session_id: str | None) -> Thought | None:
+    def _peek(self, job_id: str, version: int, session_id: str | None) -> VersionedDecision | None:
         with self._lock:
             future = self._futures.get((job_id, session_id))
         if future is None or not future.done() or future.exception() is not None:
             return None
-        thought = future.result()
-        # Thinking itself may have moved the job on; who acts upon a thought looks at the version once more.
-        return thought if thought.version >= version else None
+        decided = future.result()
+        # Thinking itself may have moved the job on; whatever acts upon a decision looks at the version once more.
+        return decided if decided.version >= version else None
 
     def _work_off(self) -> None:
         is_wiser = False
@@ -141,7 +141,7 @@ class Stock:
                 key, future = self._orders.popleft()
             try:
                 future.set_result(self._think(*key))
-                # What is thought for a session waits for the session's own question.
+                # What is decided for a session waits for the session's own question.
                 is_wiser = is_wiser or key[1] is None
             except Exception as error:
                 # A job may be deleted while it is thought about.
@@ -149,5 +149,5 @@ class Stock:
                     _log.exception("What comes next for job %s could not be thought about", key[0])
                 future.set_exception(error)
         if is_wiser:
-            # Once, after many: the scheduler, which acts upon thoughts, looks at all of them.
+            # Once, after many: the scheduler, which acts upon decisions, looks at all of them.
             self._tell()

@@ -1,4 +1,4 @@
-"""Thoughts that are there before they are asked for, and that never outlive the version they are about."""
+"""Decisions that are there before they are asked for, and that never outlive the version they are about."""
 
 import threading
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from advisor.errors import JobNotFound, Unavailable
-from advisor.services.thinking.stock import _MOST_AHEAD, Stock
-from advisor.services.thinking.thought import Thought
+from advisor.services.planning.decided import VersionedDecision
+from advisor.services.planning.planner_queue import _MOST_AHEAD, PlannerQueue
 from tests.unit.services.scripted_tuning import ScriptedTuning
 from tests.unit.services.world import World
 
@@ -34,16 +34,16 @@ def test_what_is_thought_already_is_not_thought_again(world: World) -> None:
     later, asked = Later(), []
     job = world.submit()
 
-    def think(job_id: str, session_id: str | None) -> Thought:
+    def think(job_id: str, session_id: str | None) -> VersionedDecision:
         asked.append(job_id)
         return world.think(job_id, session_id)
 
-    stock = Stock(think, later.start)
-    assert stock.find(job.id, job.version) is None
-    assert stock.find(job.id, job.version) is None
+    planner_queue = PlannerQueue(think, later.start)
+    assert planner_queue.find(job.id, job.version) is None
+    assert planner_queue.find(job.id, job.version) is None
     assert later.run() == 1
-    assert stock.find(job.id, job.version) is not None
-    assert stock.find(job.id, job.version) is stock.find(job.id, job.version)
+    assert planner_queue.find(job.id, job.version) is not None
+    assert planner_queue.find(job.id, job.version) is planner_queue.find(job.id, job.version)
     assert asked == [job.id]
 
 
@@ -51,15 +51,15 @@ def test_thought_for_a_session_is_taken_once_and_not_kept(world: World) -> None:
     asked: list[str | None] = []
     job = world.submit()
 
-    def think(job_id: str, session_id: str | None) -> Thought:
+    def think(job_id: str, session_id: str | None) -> VersionedDecision:
         asked.append(session_id)
         return world.think(job_id, session_id)
 
-    stock = Stock(think, lambda run: run())
-    ahead = stock.order(job.id, "s1").result()
-    assert stock.take(job.id, job.version, "s1") is ahead
+    planner_queue = PlannerQueue(think, lambda run: run())
+    ahead = planner_queue.order(job.id, "s1").result()
+    assert planner_queue.take(job.id, job.version, "s1") is ahead
     assert asked == ["s1"]
-    assert stock.take(job.id, job.version, "s1") is not ahead
+    assert planner_queue.take(job.id, job.version, "s1") is not ahead
     assert asked == ["s1", "s1"]
 
 
@@ -67,15 +67,15 @@ def test_nothing_is_thought_about_ahead_while_many_wait(world: World) -> None:
     later, asked = Later(), []
     job = world.submit()
 
-    def think(job_id: str, session_id: str | None) -> Thought:
+    def think(job_id: str, session_id: str | None) -> VersionedDecision:
         asked.append(session_id)
         return world.think(job.id, session_id)
 
-    stock = Stock(think, later.start)
+    planner_queue = PlannerQueue(think, later.start)
     for number in range(_MOST_AHEAD + 5):
-        stock.think_ahead(f"j{number}", "s")
+        planner_queue.think_ahead(f"j{number}", "s")
     # Whoever asks is answered all the same.
-    question = stock.order(job.id, "asked")
+    question = planner_queue.order(job.id, "asked")
     later.run()
     assert asked == ["s"] * _MOST_AHEAD + ["asked"]
     assert question.result().job_id == job.id
@@ -85,14 +85,14 @@ def test_who_waits_behind_slow_thoughts_has_other_threads_think(world: World) ->
     *slow, quick = (world.submit() for _ in range(4))
     is_over = threading.Event()
 
-    def think(job_id: str, session_id: str | None) -> Thought:
+    def think(job_id: str, session_id: str | None) -> VersionedDecision:
         if job_id != quick.id:
             assert is_over.wait(60)
         return world.think(job_id, session_id)
 
-    stock = Stock(think, lambda run: threading.Thread(target=run, daemon=True).start())
-    held = [stock.order(job.id) for job in slow]
-    assert stock.take(quick.id, quick.version, "s1").job_id == quick.id
+    planner_queue = PlannerQueue(think, lambda run: threading.Thread(target=run, daemon=True).start())
+    held = [planner_queue.order(job.id) for job in slow]
+    assert planner_queue.take(quick.id, quick.version, "s1").job_id == quick.id
     assert not any(future.done() for future in held)
     is_over.set()
     assert [future.result(60).job_id for future in held] == [job.id for job in slow]
@@ -100,14 +100,14 @@ def test_who_waits_behind_slow_thoughts_has_other_threads_think(world: World) ->
 
 def test_thought_about_an_older_version_is_looked_for_anew(world: World) -> None:
     job = world.submit()
-    stock = Stock(world.think, lambda run: run())
-    old = stock.find(job.id, job.version)
+    planner_queue = PlannerQueue(world.think, lambda run: run())
+    old = planner_queue.find(job.id, job.version)
     with world.work() as work:
         version = work.jobs.set_waiting(job.id, job.version, "Something else.")
     assert version is not None
     assert old is not None
     assert old.version < version
-    new = stock.find(job.id, version)
+    new = planner_queue.find(job.id, version)
     assert new is not None
     assert new.version == version
 
@@ -116,32 +116,32 @@ def test_what_could_not_be_thought_is_tried_again_and_told(world: World) -> None
     job = world.submit()
     is_away = [True]
 
-    def think(job_id: str, session_id: str | None) -> Thought:
+    def think(job_id: str, session_id: str | None) -> VersionedDecision:
         if is_away.pop() if is_away else False:
             raise Unavailable("The database is away.")
         return world.think(job_id, session_id)
 
-    stock = Stock(think, lambda run: run())
+    planner_queue = PlannerQueue(think, lambda run: run())
     with pytest.raises(Unavailable):
-        stock.take(job.id, job.version, "s1")
-    assert stock.take(job.id, job.version, "s1").job_id == job.id
+        planner_queue.take(job.id, job.version, "s1")
+    assert planner_queue.take(job.id, job.version, "s1").job_id == job.id
 
 
 def test_job_that_was_deleted_meanwhile_is_no_defect(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    def think(job_id: str, _: str | None) -> Thought:
+    def think(job_id: str, _: str | None) -> VersionedDecision:
         raise JobNotFound(f"There is no job {job_id}.")
 
-    assert Stock(think, lambda run: run()).find("gone", 1) is None
+    assert PlannerQueue(think, lambda run: run()).find("gone", 1) is None
     assert not caplog.records
 
 
 def test_many_orders_share_one_thread(world: World) -> None:
     later = Later()
-    stock = Stock(world.think, later.start)
+    planner_queue = PlannerQueue(world.think, later.start)
     jobs = [world.submit() for _ in range(10)]
-    assert all(stock.find(job.id, job.version) is None for job in jobs)
+    assert all(planner_queue.find(job.id, job.version) is None for job in jobs)
     assert later.run() == 1
-    assert all(stock.find(job.id, job.version) is not None for job in jobs)
+    assert all(planner_queue.find(job.id, job.version) is not None for job in jobs)
 
 
 def test_thoughts_are_the_same_after_a_restart(world: World) -> None:
@@ -150,9 +150,9 @@ def test_thoughts_are_the_same_after_a_restart(world: World) -> None:
     agent = world.register("one")
     (place,) = world.start_session(agent)
     world.measure(place, agent)
-    before = world.stock.order(place.job_id, place.session_id).result()
+    before = world.planner_queue.order(place.job_id, place.session_id).result()
     world.restart()
-    after = world.stock.order(place.job_id, place.session_id).result()
+    after = world.planner_queue.order(place.job_id, place.session_id).result()
     assert before is not after
     assert before.decision == after.decision
 
@@ -160,10 +160,10 @@ def test_thoughts_are_the_same_after_a_restart(world: World) -> None:
 def test_what_is_thought_for_a_session_moves_no_job_on(world: World) -> None:
     told: list[bool] = []
     job = world.submit()
-    stock = Stock(world.think, lambda run: run(), lambda: told.append(True))
-    stock.order(job.id, "a session's own question")
+    planner_queue = PlannerQueue(world.think, lambda run: run(), lambda: told.append(True))
+    planner_queue.order(job.id, "a session's own question")
     assert told == []
-    stock.order(job.id)
+    planner_queue.order(job.id)
     assert told == [True]
 
 
@@ -172,13 +172,13 @@ def test_only_what_was_found_is_told(world: World) -> None:
     job = world.submit()
     fails = [True]
 
-    def think(job_id: str, session_id: str | None) -> Thought:
+    def think(job_id: str, session_id: str | None) -> VersionedDecision:
         if fails.pop() if fails else False:
             raise ZeroDivisionError
         return world.think(job_id, session_id)
 
-    stock = Stock(think, lambda run: run(), lambda: told.append(True))
-    assert stock.find(job.id, job.version) is None
+    planner_queue = PlannerQueue(think, lambda run: run(), lambda: told.append(True))
+    assert planner_queue.find(job.id, job.version) is None
     assert told == []
-    assert stock.find(job.id, job.version) is not None
+    assert planner_queue.find(job.id, job.version) is not None
     assert told == [True]

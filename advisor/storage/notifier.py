@@ -1,4 +1,4 @@
-"""The bell: wakes threads and streams of this server that wait for what a transaction writes, once it is committed."""
+"""Wakes threads and streams of this server that wait for what a transaction writes, once it is committed."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ def story_of(job_id: str) -> str:
     return f"job {job_id}"
 
 
-class Bell:
+class Notifier:
     """Knows who waits for what; share it between threads."""
 
     def __init__(self) -> None:
