@@ -14,7 +14,7 @@ from advisor.protocol.measured.messages import HelloReport
 from advisor.protocol.measured.trials import JobHistory
 from advisor.services import jobs
 from advisor.services.measuring import sessions
-from advisor.services.planning import decided as thinking
+from advisor.services.planning import decided as deciding
 from advisor.tuning.decisions import Decision
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts
 from tests.unit.services.world import World
@@ -134,7 +134,7 @@ def test_similar_jobs_are_looked_for_once_and_a_restart_changes_nothing(world: W
     third = begin(world, "third")
     finish_with(world, third, {"num_threads": 1}, 1.5)
     world.restart()
-    thinking.think(world.database, world.tuning, second, world.now)
+    deciding.think(world.database, world.tuning, second, world.now)
     assert world.history(second).earlier == (earlier,)
     assert sentences(world, second).count("similar earlier job") == 1
 
