@@ -19,6 +19,8 @@ from .link.environment import Environment
 from .observe.sharded import count_gradient_bytes as count_sharded_bytes
 from .observe.sharded import count_ranks, find_device, find_group, find_kind, list_trained
 from .observe.sources import digest_own_sources
+from .observe.torchrec import NAME as TORCHREC
+from .observe.torchrec import has_tables
 
 FRAMEWORKS = {
     "transformers": "transformers.trainer",
@@ -35,8 +37,12 @@ def find_frameworks(modules: Mapping[str, Any]) -> Dict[str, str]:
     """The framework at work in this process with its version; nothing where the script does everything itself."""
     for name, proof in FRAMEWORKS.items():
         if proof in modules and name in modules:
-            return {name: str(getattr(modules[name], "__version__", ""))}
+            return _find_version(name, modules)
     return {}
+
+
+def _find_version(name: str, modules: Mapping[str, Any]) -> Dict[str, str]:
+    return {name: str(getattr(modules[name], "__version__", ""))}
 
 
 def list_gradients(ddp: Any) -> List[torch.Tensor]:
@@ -102,7 +108,10 @@ def gather_facts(
         "sources": digest_own_sources(sys.modules, environment.control) if environment.control else {},
         "torch_version": torch.__version__,
         "python_version": platform.python_version(),
-        "software": find_frameworks(sys.modules),
+        "software": {
+            **find_frameworks(sys.modules),
+            **(_find_version(TORCHREC, sys.modules) if has_tables(modules) else {}),
+        },
         "step_time_s_hint": step_time_s,
         "cpu_threads": threads,
         "sets_threads": os.environ.get("OMP_NUM_THREADS", str(threads)).split(",")[0] != str(threads),

@@ -24,6 +24,7 @@ def list_beyond_knobs(job: Job, chosen: Trial | None, diagnosis: Diagnosis, afte
     return [
         *_describe_phases(diagnosis, after),
         *_describe_reads(job.facts),
+        *_describe_tables(job),
         *list_uneven_parts(job.facts),
         *_describe_network(job, chosen, after),
     ]
@@ -89,6 +90,17 @@ def _describe_reads(facts: WorkloadFacts | None) -> list[str]:
             f"{FETCH_STEPS} steps, as the Fleet documents do, and keep the tensor until then."
         )
     return steps
+
+
+def _describe_tables(job: Job) -> list[str]:
+    """Say how a plan of sharded tables is tuned, where the job does not vary one: its owner's options are knobs."""
+    if job.facts is None or "torchrec" not in job.facts.software or job.spec.workload.own:
+        return []
+    return [
+        "TorchRec's planner estimates which rank holds what of the embedding tables, and nothing here has measured "
+        "it: python -m agent.workloads.torchrec_plans TRAIN.PY:FUNCTION --ranks "
+        f"{job.facts.world_size} writes plans as files, and advisor tune --knob 'plan=FILE,FILE:numeric' races them."
+    ]
 
 
 def list_uneven_parts(facts: WorkloadFacts | None) -> list[str]:

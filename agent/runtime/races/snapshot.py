@@ -10,6 +10,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from ..levers.lever import Training
+from ..observe.torchrec import has_tables
 
 
 class TrainingSnapshot:
@@ -67,7 +68,12 @@ SHARE = 0.5
 
 
 def explain_no_snapshot(training: Training, local_world_size: int, free_bytes: int) -> Optional[str]:
-    """Why this rank's part of a node's free memory does not hold a copy of what training changes, or None."""
+    """Why there is no copy of what training changes in this rank's part of a node's free memory, or None."""
+    if has_tables(training.list_modules()):
+        return (
+            "It changes what is computed, and what it trained could not be put back: TorchRec keeps its tables and "
+            "their optimizers' numbers out of the model's own lists."
+        )
     size = count_snapshot_bytes(training)
     if not free_bytes or size * local_world_size <= SHARE * free_bytes:
         return None

@@ -61,7 +61,7 @@ def test_a_snapshot_that_a_node_has_no_memory_for_is_refused() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 256)).sum().backward()
     optimizer.step()
-    training = Training([model], [optimizer])
+    training = Training([], [optimizer], sharded=[model])
     weights = 256 * 256 * 4
     assert count_snapshot_bytes(training) == pytest.approx(3 * weights, abs=8)
     assert explain_no_snapshot(training, 8, 0) is None

@@ -7,6 +7,7 @@ from typing import Any, Dict, Mapping
 from torch.nn.parallel import DistributedDataParallel
 
 from ..lever import Evidence, Lever, Training, read_count
+from ..reduction.gradient_merge import find_in_backward
 from .split_check import explain_no_split
 from .split_forward import CHECKS, KNOB, SplitForward
 
@@ -25,6 +26,8 @@ class MicroBatches(Lever):
     def list_refusals(self, training: Training) -> Dict[str, str]:
         if self._splitting.parts > 1:
             return {}  # it was launched with it: what stands against it is told with the proof
+        if sentence := find_in_backward(training):
+            return {KNOB: f"{sentence}: each part of a batch would be a step of its own."}
         for ddp in training.replicas:
             if (
                 getattr(type(ddp).forward, "__wrapped__", None) is None

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
+from ...observe.torchrec import has_tables
 from ...private_torch import IN_BACKWARD
 from ..lever import Evidence, Lever, Training, read_count, read_switch
 from .reduction_proof import ReductionPause
@@ -200,8 +201,15 @@ def explain_no_merge(training: Training) -> str:
 
 def explain_no_gate(training: Training) -> str:
     """Why an update cannot be held back between backward and step; "" when it can."""
-    if any(IN_BACKWARD.is_in(p) for ddp in training.replicas for p in ddp.parameters()):
-        return "The optimizer runs inside backward (apply_optimizer_in_backward): no update can be held back."
+    if sentence := find_in_backward(training):
+        return f"{sentence}: no update can be held back."
     if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in training.all_optimizers):
         return "LBFGS evaluates its closure several times in one step: its update cannot be held back."
     return ""
+
+
+def find_in_backward(training: Training) -> str:
+    """What updates weights inside backward, the beginning of a sentence; "" where nothing does."""
+    if any(IN_BACKWARD.is_in(p) for ddp in training.replicas for p in ddp.parameters()):
+        return "The optimizer runs inside backward (apply_optimizer_in_backward)"
+    return "TorchRec's kernels update tables inside backward" if has_tables(training.list_modules()) else ""

@@ -61,3 +61,11 @@ def test_tcp_is_named_once_mixed_precision_made_it_the_bottleneck(rdma, changes,
     node = Node(hostname="a", cpu_count=2, memory_bytes=1, rdma=rdma)
     told = say(changes, Cluster(nodes=(node, node)))
     assert ("which is TCP" in told) == is_told
+
+
+@pytest.mark.parametrize(("software", "is_told"), [({"torchrec": "1.8.0"}, True), ({}, False)])
+def test_who_trains_with_torchrec_is_told_how_to_race_its_plans(
+    software: dict[str, str], is_told: bool
+) -> None:
+    told = say(software=software)
+    assert ("python -m agent.workloads.torchrec_plans TRAIN.PY:FUNCTION --ranks 4" in told) == is_told
