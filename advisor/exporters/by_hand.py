@@ -14,6 +14,7 @@ _OF_THE_ENGINE = ("fuse_grad_size_in_MB", *WIRE, "sharding_overlap")
 _ENGINE = "DeepSpeed's engine reduces the gradients: merge ds_config.json (export deepspeed) into its configuration."
 DTYPES: Mapping[str, str] = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _LINES: Mapping[str, str] = {
+    "batched_grad_copy": "give DistributedDataParallel batched_grad_copy={value} (torch 2.13).",
     "fuse_grad_size_in_TFLOPS": "give DistributedDataParallel a bucket_cap_mb_list (torch 2.12) that holds the bytes "
     "of {value:g} layers each time, in the order in which gradients become ready.",
     "fuse_all_optimizer_ops": "build the optimizers with fused={value}; where one has no such argument, with "

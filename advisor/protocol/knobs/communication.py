@@ -13,6 +13,8 @@ from advisor.protocol.knobs.applicability import (
 )
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 
+_MANY_TENSORS = 50
+"""Parameter tensors from which their copies are worth a look: about the number of a ResNet-18."""
 _MB = 2**20
 
 
@@ -37,6 +39,13 @@ def _fuse_size_rule(context: KnobContext) -> tuple[Rule, ...]:
     if whole not in {tenth, third}:
         rules.append(Rule(float(whole), "All gradients in one message: the least latency, no overlap."))
     return tuple(rules)
+
+
+def _batched_copy_rule(context: KnobContext) -> tuple[Rule, ...]:
+    tensors = context.facts.parameter_tensors
+    if tensors < _MANY_TENSORS or context.facts.ddp.gradient_as_bucket_view:
+        return ()
+    return (Rule(True, f"{tensors} gradients are copied into buckets one by one in each step."),)
 
 
 def _layers_unavailable(context: KnobContext) -> str | None:
@@ -182,6 +191,15 @@ COMMUNICATION: tuple[Knob, ...] = (
         realised="DDP's buckets get one size each, so that none holds more layers; torch 2.12 and later.",
         paddle_field="fuse_grad_size_in_TFLOPS",
         unavailable_because=_layers_unavailable, rule=_layers_rule, inactive_because=_layers_idle,
+    ),
+    Knob(
+        name="batched_grad_copy", title="one copy of a bucket's gradients",
+        place=S, part=Part.COMMUNICATION, minor=True,
+        default=False, effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Copy the gradients of a bucket together once the last one is there, not each one by itself.",
+        realised="DDP's batched_grad_copy, its reducer rebuilt in place; torch 2.13 and later.",
+        unavailable_because=lambda c: refused(c, "batched_grad_copy"),
+        rule=_batched_copy_rule, inactive_because=_idle_without_reduction,
     ),
     Knob(
         name="nccl_comm_num", title="process groups that reduce gradients",

@@ -23,7 +23,7 @@ INEXACT = {
 }
 EXACT: list[dict[str, Any]] = [
     {"fuse_grad_size_in_TFLOPS": 2},
-    {"num_iteration_per_drop_scope": 2},
+    {"num_iteration_per_drop_scope": 2, "batched_grad_copy": True},
     {"fuse_grad_size_in_TFLOPS": 1, "fuse_grad_size_in_MB": 0.01, "nccl_comm_num": 2},
     {},
     {"fuse_grad_size_in_TFLOPS": 3, "num_iteration_per_drop_scope": 3},

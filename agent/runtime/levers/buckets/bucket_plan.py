@@ -13,9 +13,11 @@ from ..lever import read_count, read_switch
 MIB = 1024 * 1024
 LAYERS = "fuse_grad_size_in_TFLOPS"
 """Fleet's name for the most layers of a bucket."""
-KNOBS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", LAYERS)
-LIVE_ONLY = ("last_comm_group_size_MB", LAYERS)
-"""Those that no argument of DistributedDataParallel takes at launch."""
+BATCHED = "batched_grad_copy"
+"""DDP's own name for one copy of all gradients of a bucket; torch 2.13 and later."""
+KNOBS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", LAYERS, BATCHED)
+LIVE_ONLY = ("last_comm_group_size_MB", LAYERS, BATCHED)
+"""Those that are not set at launch."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class BucketPlan:
     """Caps bucket by bucket, where the script gave `bucket_cap_mb_list`; then the two others are not in force."""
     most_layers: int = 0
     """Layers that may share a bucket; 0 sets no limit."""
+    copies_batched: bool = False
+    """Whether the gradients of a bucket are copied into it together, once the last of them is there."""
 
     @property
     def is_fused(self) -> bool:
@@ -43,7 +47,9 @@ def observe_plan(ddp: Any) -> BucketPlan:
     cap = int(ddp.bucket_bytes_cap)
     config = BUCKET_CONFIG.find(ddp)
     if config is not None:
-        return BucketPlan(int(config.first_bucket_bytes_cap), cap, tuple(config.per_bucket_bytes_caps))
+        listed = tuple(config.per_bucket_bytes_caps)
+        batched = bool(getattr(ddp, BATCHED, False))
+        return BucketPlan(int(config.first_bucket_bytes_cap), cap, listed, copies_batched=batched)
     if getattr(ddp, "bucket_bytes_cap_default", True):
         return BucketPlan(_read_first_bytes(), cap)
     return BucketPlan(cap, cap)
@@ -69,6 +75,7 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
     """The plan for baseline + values, and the knobs that cannot be taken with the reason."""
     rejected: Dict[str, str] = {}
     cap, first, fused, layers = baseline.cap_bytes, baseline.first_bytes, baseline.is_fused, 0
+    batched = baseline.copies_batched
     chosen = set()
     for knob in KNOBS:
         if knob not in values:
@@ -80,6 +87,8 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
                 cap = _read_mebibytes(values[knob])
             elif knob == LAYERS:
                 layers = read_count(values[knob], 1)
+            elif knob == BATCHED:
+                batched = read_switch(values[knob])
             else:
                 first = _read_mebibytes(values[knob])
             chosen.add(knob)
@@ -88,14 +97,14 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
     if not chosen:
         return baseline, rejected
     if not fused:
-        for knob in chosen - {"fuse_all_reduce_ops"}:
+        for knob in chosen - {"fuse_all_reduce_ops", BATCHED}:
             rejected[knob] = (
                 f"{knob} has no meaning while fuse_all_reduce_ops is off: every parameter is alone."
             )
-        return BucketPlan(1, 1), rejected
-    if chosen <= {"fuse_all_reduce_ops", LAYERS}:
-        return replace(baseline, most_layers=layers), rejected
-    return BucketPlan(min(first, cap), cap, most_layers=layers), rejected
+        return BucketPlan(1, 1, copies_batched=batched), rejected
+    if chosen <= {"fuse_all_reduce_ops", LAYERS, BATCHED}:
+        return replace(baseline, most_layers=layers, copies_batched=batched), rejected
+    return BucketPlan(min(first, cap), cap, most_layers=layers, copies_batched=batched), rejected
 
 
 def read_buckets(ddp: Any) -> Tuple[List[int], bool]:

@@ -135,8 +135,12 @@ class GradientReduction(Lever):
 
     def observe(self, training: Training) -> Dict[str, Any]:
         """DDP limits no bucket to a number of layers: all of the model's may share one."""
-        layers = [count_layers(ddp) for ddp in training.replicas if explain_no_rebuild(ddp) is None]
-        return {bucket_plan.LAYERS: float(max(layers))} if layers else {}
+        observed: Dict[str, Any] = {}
+        models = [ddp for ddp in training.replicas if explain_no_rebuild(ddp) is None]
+        if models:
+            observed[bucket_plan.LAYERS] = float(max(map(count_layers, models)))
+            observed[bucket_plan.BATCHED] = all(self._know(ddp).baseline.copies_batched for ddp in models)
+        return observed
 
     def explain_no_exchange(self, ddp: Any) -> Optional[str]:
         """Why this model's gradients cannot be sent over other communicators, or None. Call between steps."""
@@ -284,7 +288,8 @@ class GradientReduction(Lever):
         found = []
         for ddp, replica in list(self._replicas.items()):
             buckets, final = read_buckets(ddp)
-            found.append([buckets, [] if final else astuple(replica.plan), astuple(replica.reduction)])
+            plan = [replica.plan.copies_batched] if final else astuple(replica.plan)
+            found.append([buckets, plan, astuple(replica.reduction)])
         return found
 
     def begin_timing(self) -> None:
@@ -322,6 +327,11 @@ class GradientReduction(Lever):
             evidence.consumed[knob] = sentence
             if knob == bucket_plan.LAYERS:
                 self._prove_layers(ddp, replica, buckets, evidence)
+            if knob == bucket_plan.BATCHED:
+                evidence.consumed[knob] += (
+                    f" Its reducer was built with {knob}={replica.plan.copies_batched}."
+                )
+                continue
             if buckets == replica.baseline_buckets and replica.reduction == reduction_plan.BASELINE:
                 evidence.no_effect[knob] = f"The same {describe_buckets(buckets)} as the baseline's."
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ... import private_torch
 from ...private_torch import BUCKET_CONFIG, FORGET_PASS, HAS_REBUILT
-from ..buckets.bucket_plan import BucketPlan
+from ..buckets.bucket_plan import BATCHED, BucketPlan
 from ..lever import RelaunchNeeded
 from .reduction_hook import reduce_bucket
 
@@ -160,6 +160,8 @@ def _find_builtin_hook(ddp: Any) -> Any:
 def _set_plan(ddp: Any, plan: BucketPlan) -> None:
     ddp.bucket_bytes_cap = plan.cap_bytes
     ddp.bucket_bytes_cap_default = plan.first_bytes != plan.cap_bytes
+    if hasattr(ddp, BATCHED):
+        setattr(ddp, BATCHED, plan.copies_batched)
     config = private_torch.BUCKET_CONFIG.find(ddp)
     if config is not None:
         planned = dataclasses.replace(
@@ -178,6 +180,7 @@ FIELDS = (
     "bucket_bytes_cap",
     "bucket_bytes_cap_default",
     "bucket_bytes_cap_list",
+    BATCHED,
     BUCKET_CONFIG.name,
     HAS_REBUILT.name,
 )

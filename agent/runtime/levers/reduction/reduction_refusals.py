@@ -37,6 +37,10 @@ def refuse_knobs(
         reason = explain_no_layers(ddp)
         if reason is not None:
             refusals[bucket_plan.LAYERS] = reason
+    if not hasattr(ddp, bucket_plan.BATCHED):
+        refusals.setdefault(
+            bucket_plan.BATCHED, "DistributedDataParallel copies gradients together from torch 2.13 on."
+        )
     if is_cut_at_buckets:
         refusals.update(dict.fromkeys(bucket_plan.LIVE_ONLY, CUT))
     if has_own_hook:
