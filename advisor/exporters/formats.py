@@ -1,6 +1,7 @@
 """The formats that a strategy can be exported in, and the way from a name to a file."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 
 from advisor.exporters.exported import Exported, ExportError, FormatInfo
@@ -13,8 +14,12 @@ from advisor.exporters.launch.run_script import RUNTIME, export_torchrun
 from advisor.exporters.launch.runtime_archive import export_runtime
 from advisor.exporters.launch.schedulers import export_kubernetes, export_slurm
 from advisor.exporters.own_words import list_own_lines
+from advisor.exporters.paddle.launcher import KNOBS as OF_LAUNCHER
+from advisor.exporters.paddle.launcher import export_paddle_servers
 from advisor.exporters.paddle.prototxt import export_paddle
 from advisor.exporters.paddle.python import export_paddle_python
+from advisor.exporters.paddle.servers import list_today
+from advisor.exporters.paddle.transpiler import NCCL2, export_transpiler
 from advisor.exporters.strategy_json import export_json
 from advisor.exporters.summary.report import write_report
 from advisor.exporters.summary.text import write_summary
@@ -34,7 +39,8 @@ _PADDLE_KNOBS = tuple(
 _LEVERS = tuple(name for name, knob in CATALOGUE.items() if not knob.carried)
 _NCCL, _DEEPSPEED = "nccl", "deepspeed"
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
-_IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE)
+_IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE, WorkloadKind.COMMAND)
+_PADDLE, _TRANSPILER = "paddle", "paddle-transpiler"
 
 BUNDLE = "bundle"
 """What stands for every format, and a summary, where one is named."""
@@ -102,6 +108,17 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 meaning="A Python file for PaddlePaddle: builds the DistributedStrategy and initialises Fleet with it.",
             ),
             FormatInfo(
+                name="paddle-servers", filename="paddle_servers.py", media_type=_PYTHON, kinds=_COMMAND,
+                knobs=OF_LAUNCHER,
+                meaning="Starts the servers and trainers of a PaddlePaddle training on one machine, and ends the "
+                "servers: python paddle_servers.py -- python train.py.",
+            ),
+            FormatInfo(
+                name=_TRANSPILER, filename="transpiler_config.py", media_type=_PYTHON, kinds=_IN_PADDLE, knobs=NCCL2,
+                meaning="A Python file for programs that are still distributed by Fluid's transpiler: its "
+                "DistributeTranspilerConfig. Not in a bundle.",
+            ),
+            FormatInfo(
                 name="env", filename="strategy.env", media_type=_TEXT, knobs=tuple(VARIABLES),
                 kinds=_PYTORCH,
                 meaning="The knobs that are environment variables, for a shell or a container.",
@@ -128,6 +145,8 @@ _PLAIN: Mapping[str, Callable[[Advice, Job], Exported]] = {
     "nccl": export_nccl_conf,
     "slurm": export_slurm,
     "kubernetes": export_kubernetes,
+    "paddle-servers": export_paddle_servers,
+    _TRANSPILER: export_transpiler,
     "deepspeed": export_deepspeed,
 }
 
@@ -159,7 +178,14 @@ def export(advice: Advice, job: Job, format: str, target: str | None = None) -> 
 
 def list_suitable(job: Job) -> tuple[FormatInfo, ...]:
     """Return the formats that can apply the strategy of this job's workload."""
-    return tuple(info for info in FORMATS.values() if job.spec.workload.kind in info.kinds)
+    kind = job.spec.workload.kind
+    # Of commands, Paddle's files suit those that train with parameter servers, and tell in which mode.
+    is_open = kind is not WorkloadKind.COMMAND or bool(list_today(job))
+    return tuple(
+        info
+        for info in FORMATS.values()
+        if kind in info.kinds and (is_open or not info.name.startswith(_PADDLE))
+    )
 
 
 def choose_format(job: Job) -> FormatInfo:
@@ -171,7 +197,11 @@ def choose_format(job: Job) -> FormatInfo:
 
 def list_at_work(job: Job) -> tuple[FormatInfo, ...]:
     """Return the suitable formats without those of libraries that the training does not use."""
-    return tuple(info for info in list_suitable(job) if not info.software or _is_at_work(info.software, job))
+    return tuple(
+        info
+        for info in list_suitable(job)
+        if info.name != _TRANSPILER and (not info.software or _is_at_work(info.software, job))
+    )
 
 
 def _is_at_work(software: str, job: Job) -> bool:
@@ -190,7 +220,10 @@ def export_report(advice: Advice, job: Job, history: JobHistory) -> str:
 
 
 def _export_all(advice: Advice, job: Job) -> list[Exported]:
-    files = [export(advice, job, info.name) for info in list_at_work(job)]
+    files = []
+    for info in list_at_work(job):
+        with suppress(ExportError):  # no parameter servers in what was advised
+            files.append(export(advice, job, info.name))
     carried = set(advice.changes)
     return [file for file in files if not carried or file.format == "json" or carried & set(file.provenance)]
 

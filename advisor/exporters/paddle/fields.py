@@ -4,7 +4,8 @@ What is written, and what is not: the fields of the knobs that were timed, toget
 sense without, each of them explicitly, even where the value is the version's default. Every other field is left at
 Paddle's own default, although the Fleet documents name other defaults for some (`cudnn_exhaustive_search`, for one):
 an export must not switch on what was not measured. One field is written always: `a_sync` is true in Paddle, and an
-advised strategy is for collective training. What Paddle does with a field is in `advisor/protocol/knobs/paddle.py`.
+advised strategy is for collective training; those of jobs with parameter servers are chosen in `servers.py`. What
+Paddle does with a field is in `advisor/protocol/knobs/paddle.py`.
 
 Paddle acts on no limit of layers in an allreduce: where one was advised, the sizes that Paddle does act on are made as
 small as the limit made the buckets, so that no file fuses more than the strategy that was timed.
@@ -64,6 +65,14 @@ class PaddleFields:
     warnings: list[str] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     """Why a value is not the measured one, by knob."""
+    is_collective: bool = True
+    """False: the strategy is for parameter servers."""
+
+    def __post_init__(self) -> None:
+        if self.target not in VERSIONS:
+            raise ExportError(
+                f"{self.target!r} is no Paddle version we export for: choose {' or '.join(VERSIONS)}."
+            )
 
     def blocks(self) -> dict[str, list[PaddleField]]:
         """Return the fields by the block they stand in; "" holds those of the strategy itself."""
@@ -81,8 +90,6 @@ def choose_fields(advice: Advice, job: Job, target: str | None = None) -> Paddle
     """Return the fields to write for Paddle `target`; raises ExportError for a version we do not write for."""
     in_paddle = job.spec.workload.kind is WorkloadKind.PADDLE
     chosen = PaddleFields(target or VERSIONS[0], Provenance.MEASURED if in_paddle else Provenance.TRANSLATED)
-    if chosen.target not in VERSIONS:
-        raise ExportError(f"{target!r} is no Paddle version we export for: choose {' or '.join(VERSIONS)}.")
     values: dict[str, Value] = {**typed_values(advice), "a_sync": False}
     meant = {*select_knobs(advice), "a_sync"}
     is_limited = _hold_to_layers(values, advice, job, chosen)

@@ -2,7 +2,8 @@
 
 from advisor.exporters.comments import comment, head_lines, one_line
 from advisor.exporters.exported import Exported
-from advisor.exporters.paddle.fields import PaddleField, choose_fields
+from advisor.exporters.paddle.fields import PaddleField
+from advisor.exporters.paddle.servers import choose_for_job
 from advisor.protocol.answers.advice import Advice, name_provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
@@ -13,7 +14,7 @@ def export_paddle(advice: Advice, job: Job, target: str | None = None) -> Export
 
     Load it into a fresh `fleet.DistributedStrategy()`: Paddle merges, so loading twice doubles repeated fields.
     """
-    chosen = choose_fields(advice, job, target)
+    chosen = choose_for_job(advice, job, target)
     title = f"DistributedStrategy for PaddlePaddle {chosen.target}: strategy.load_from_prototxt(this file)."
     head = head_lines(advice, job, title, chosen.provenance(), chosen.warnings, chosen.unmapped)
     text = comment([*head, "Every field that is not written here stays at Paddle's own default."]) + "\n"

@@ -2,7 +2,8 @@
 
 from advisor.exporters.comments import comment, head_lines, one_line
 from advisor.exporters.exported import Exported
-from advisor.exporters.paddle.fields import PaddleField, choose_fields
+from advisor.exporters.paddle.fields import PaddleField
+from advisor.exporters.paddle.servers import choose_for_job
 from advisor.protocol.answers.advice import Advice, name_provenance
 from advisor.protocol.asked.jobs import Job
 
@@ -14,7 +15,7 @@ _OBJECTS = ("build_strategy", "execution_strategy")
 
 def export_paddle_python(advice: Advice, job: Job, target: str | None = None) -> Exported:
     """Return the snippet for Paddle `target` (3.3.1 unless given); raises ExportError for another version."""
-    chosen = choose_fields(advice, job, target)
+    chosen = choose_for_job(advice, job, target)
     title = (
         f"DistributedStrategy for PaddlePaddle {chosen.target}: call init_fleet() before building the model."
     )
@@ -30,7 +31,7 @@ def export_paddle_python(advice: Advice, job: Job, target: str | None = None) ->
         + "".join(f"    {line}\n" for line in body)
         + "    return strategy\n\n\n"
         + "def init_fleet():\n"
-        + "    fleet.init(is_collective=True, strategy=make_strategy())\n"
+        + f"    fleet.init(is_collective={chosen.is_collective}, strategy=make_strategy())\n"
     )
     return Exported(
         format="paddle-python",

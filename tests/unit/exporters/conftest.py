@@ -1,6 +1,6 @@
 """A factory of advised jobs, for the tests of what is exported from them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -18,7 +18,6 @@ from advisor.protocol.answers.advice import (
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.nodes.cluster import DeviceKind
@@ -45,6 +44,7 @@ def advise(
     environment: Mapping[str, str] | None = None,
     kind: WorkloadKind = WorkloadKind.PYTORCH,
     knobs: Mapping[str, Value] | None = None,
+    own: Sequence[str] = (),
 ) -> tuple[Advice, Job]:
     """Return an advice for `changes` (none: keep) and its finished job."""
     finished = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
@@ -54,7 +54,9 @@ def advise(
         working_dir=working_dir,
         environment=dict(environment or {}),
         knobs=dict(knobs or {}),
+        own=tuple(own),
     )
+    baseline = {**SCRIPT_AS_IT_STANDS, **{knob.name: knob.own_value for knob in workload.own}}
     job = Job(
         id="job7",
         spec=JobSpec(name=name, workload=workload, nodes=nodes),
@@ -84,15 +86,16 @@ def advise(
         action=Action.USE if changes else Action.KEEP,
         what_to_do="Use the strategy." if changes else "Change nothing.",
         allowed=Effect.CONVERGENCE,
-        strategy={**SCRIPT_AS_IT_STANDS, **changes},
-        baseline=SCRIPT_AS_IT_STANDS,
+        strategy={**baseline, **changes},
+        baseline=baseline,
         changes=dict(changes),
-        provenance={knob: changed.get(knob, Provenance.CARRIED) for knob in CATALOGUE},
+        own=workload.own,
+        provenance={knob: changed.get(knob, Provenance.CARRIED) for knob in baseline},
         gain=gain if changes else None,
         baseline_samples_per_s=100.0,
         strategy_samples_per_s=118.4,
         reasons=tuple(
-            KnobReason(knob=knob, before=SCRIPT_AS_IT_STANDS[knob], after=value, sentence=f"{knob} helped.")
+            KnobReason(knob=knob, before=baseline[knob], after=value, sentence=f"{knob} helped.")
             for knob, value in changes.items()
         ),
         diagnosis=Diagnosis(bound="communication", sentence="Communication is exposed."),

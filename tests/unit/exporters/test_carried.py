@@ -18,7 +18,8 @@ CHANGES: dict[str, Value] = {
 def test_a_file_says_what_it_puts_in_force(name: str, advise) -> None:
     kind = FORMATS[name].kinds[0]
     knobs = CHANGES if kind is WorkloadKind.COMMAND else None
-    advice, job = advise(CHANGES, kind=kind, knobs=knobs)
+    own = ("mode=sync,async",) if name == "paddle-servers" else ()
+    advice, job = advise(CHANGES, kind=kind, knobs=knobs, own=own)
     file = export(advice, job, name)
     carried = read_carried(file.content)
     assert carried is not None
