@@ -37,7 +37,8 @@ _PLACES = {
     ),
     Place.PSERVER: (
         "Parameter server",
-        "Settings of parameter-server training, which this advisor does not tune.",
+        "Settings of Fluid's transpiler. Parameter servers are tuned as options of a command of your own, and "
+        "[exports for Paddle](exports.md#paddles-parameter-servers) know those by their names.",
     ),
 }
 _INTRODUCTION = """\

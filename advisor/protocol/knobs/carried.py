@@ -5,7 +5,9 @@ from advisor.protocol.kinds import Effect, Place, Switch
 from advisor.protocol.knobs.knob import Knob
 
 _LATER = "Not varied yet: exports leave it at the framework's own default."
-_PSERVER = "Parameter-server mode: this advisor tunes collective training."
+_PSERVER = (
+    "Of parameter servers, which are tuned as options of a command of your own (mode, placement, min_block)."
+)
 _SITE = "A setting of the site, not of the speed: kept as the job sets it."
 
 S, B, X, E, P = (

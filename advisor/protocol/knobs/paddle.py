@@ -80,7 +80,7 @@ _DYNAMIC_IN = {
 _NEEDS = {
     "amp": "where fp16 was timed",
     "fuse_grad_size_in_num": "as the number that fuse_grad_size_in_MB holds on average",
-    "a_sync": "always as false, which is collective training",
+    "a_sync": "as false, which is collective training; of jobs with parameter servers as their mode",
 }
 """Knobs whose field is written under a condition or with a value of its own."""
 _WRITTEN_UNVARIED = {"a_sync", "fuse_grad_size_in_num"}

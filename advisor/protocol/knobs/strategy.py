@@ -90,7 +90,7 @@ Strategy = _StrategyBase
 
 
 def collective_defaults() -> Strategy:
-    """Return the documented defaults for collective training, which every job is: `a_sync` is of parameter servers."""
+    """Return the documented defaults for collective training: the mode of parameter servers is a job's own knob."""
     return DistributedStrategy.from_changes({"a_sync": False})
 
 
