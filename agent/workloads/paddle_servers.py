@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 SERVERS, TRAINERS = 1, 2
@@ -19,6 +20,8 @@ SERVERS, TRAINERS = 1, 2
 VARIABLES: dict[str, str] = {}
 """What the trainers find in their environment besides their roles."""
 ADDRESS = "127.0.0.1"
+PATIENCE_S = 5
+"""For the last lines of a process, which one that it started itself may keep open."""
 
 
 def find_free_ports(count):
@@ -34,14 +37,17 @@ def find_free_ports(count):
 
 def list_roles(servers, trainers):
     """Return the variables that tell each process its role, servers first: those that Paddle's own launcher sets."""
-    ports = find_free_ports(servers + trainers)
+    meeting, *ports = find_free_ports(1 + servers + trainers)
     endpoints = [f"{ADDRESS}:{port}" for port in ports]
     shared = {
         "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(endpoints[:servers]),
         "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints[servers:]),
         "PADDLE_TRAINERS_NUM": str(trainers),
         "POD_IP": ADDRESS,
-        "PADDLE_WITH_GLOO": "0",
+        # Without it fleet's barriers do not wait, and trainers take parameters before the first one has given them.
+        "PADDLE_WITH_GLOO": "1",
+        "PADDLE_GLOO_RENDEZVOUS": "3",
+        "PADDLE_GLOO_HTTP_ENDPOINT": f"{ADDRESS}:{meeting}",
     }
     roles = [("PSERVER", number) for number in range(servers)]
     roles += [("TRAINER", number) for number in range(trainers)]
@@ -67,6 +73,13 @@ def wait_for_trainers(servers, trainers):
         time.sleep(0.05)
 
 
+def pass_on(lines):
+    """Write whole lines: Paddle prints a line in parts, between which another process would come."""
+    for line in lines:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+
 def end(processes):
     """Kill every process that is still there: a server has nothing to lose, and Paddle calls a polite end an error."""
     for process in processes:
@@ -85,14 +98,19 @@ def main():
     parser.add_argument("command", nargs="+", help="the program of every role: python train.py")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    processes = []
+    processes, outputs = [], []
     try:
         for role in list_roles(asked.servers, asked.trainers):
             variables = VARIABLES if role["TRAINING_ROLE"] == "TRAINER" else {}
-            processes.append(subprocess.Popen(asked.command, env={**variables, **os.environ, **role}))
+            environment = {**variables, **os.environ, **role}
+            processes.append(subprocess.Popen(asked.command, env=environment, stdout=subprocess.PIPE))
+            outputs.append(threading.Thread(target=pass_on, args=(processes[-1].stdout,), daemon=True))
+            outputs[-1].start()
         sys.exit(wait_for_trainers(processes[: asked.servers], processes[asked.servers :]))
     finally:
         end(processes)
+        for output in outputs:
+            output.join(PATIENCE_S)
 
 
 if __name__ == "__main__":
