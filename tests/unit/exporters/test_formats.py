@@ -20,7 +20,7 @@ CHANGES = {"fuse_grad_size_in_MB": 50.0, "nccl_comm_num": 2, "num_threads": 4, "
 def test_the_formats_are_the_promised_ones() -> None:
     assert set(FORMATS) == {
         "json", "paddle", "paddle-python", "env", "nccl", "torchrun", "runtime", "command", "slurm",
-        "kubernetes", "trainer", "accelerate", "lightning", "deepspeed",
+        "kubernetes", "trainer", "accelerate", "lightning", "deepspeed", "paddle-servers", "paddle-transpiler",
     }  # fmt: skip
 
 
