@@ -8,7 +8,8 @@ from advisor.api.access import Reader
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.exporters import Exported
-from advisor.protocol.answers.advice import Advice, Forecast, ParetoPoint
+from advisor.protocol.answers.advice import Advice, ParetoPoint
+from advisor.protocol.answers.forecast import Forecast
 from advisor.services.answers.advice import export_strategy, get_advice, get_pareto, predict
 
 router = make_router(prefix="/jobs", tags=["advice"])

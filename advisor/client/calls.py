@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 import httpx
 
 from advisor.client.answers import ExportedFile, read_file
-from advisor.protocol.answers.advice import Advice, Forecast
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, Prioritisation
 from advisor.protocol.measured.telemetry import TelemetryPoint

@@ -11,7 +11,8 @@ from typing import Self
 
 from advisor.client.answers import ApiProblem, ExportedFile
 from advisor.errors import AdvisorError
-from advisor.protocol.answers.advice import Advice, Forecast
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import JobPage, JobQuery, LogPage

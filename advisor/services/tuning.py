@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from advisor.protocol.answers.advice import Advice, Forecast, WhatIf
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.forecast import Forecast, WhatIf
 from advisor.protocol.answers.previews import PlanPreview
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.results import BlockResult

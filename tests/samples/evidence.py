@@ -4,13 +4,13 @@ from advisor.protocol.answers.advice import (
     Action,
     Advice,
     Finding,
-    Forecast,
     Interval,
     KnobEffect,
     KnobReason,
     ParetoPoint,
     Verdict,
 )
+from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 

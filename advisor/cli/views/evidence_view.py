@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.views.wording import count, spell_bits, spell_changes, spell_rate
-from advisor.protocol.answers.advice import Diagnosis, Finding, Forecast, ParetoPoint, name_bound
+from advisor.protocol.answers.advice import Diagnosis, Finding, ParetoPoint, name_bound
+from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.gains import spell_gain, spell_share
 
 _POINTS_SHOWN = 8

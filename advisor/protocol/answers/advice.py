@@ -5,6 +5,7 @@ from functools import cached_property
 
 from pydantic import Field, computed_field
 
+from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.base import Message, Value
 from advisor.protocol.gains import Quality, describe_ratio, judge_quality
 from advisor.protocol.kinds import Effect
@@ -256,42 +257,6 @@ class ParetoPoint(Message):
     """Whether the ratio is the confirmation's; the search's best ratios look better than they are."""
     on_front: bool
     """No other point is both faster and no worse in loss."""
-
-
-class WhatIf(Message):
-    """What a forecast is asked for; None keeps what was measured."""
-
-    nodes: int | None = None
-    """Nodes, each with as many ranks as measured."""
-    bits_per_s: float | None = None
-    """What a node's link carries."""
-    batch: float = 1.0
-    """Batch factor: a multiple of the measured per-rank batch."""
-
-
-class Forecast(Message):
-    """What the cost model expects on another cluster: a prediction, not a measurement."""
-
-    nodes: int
-    bits_per_s: float | None = None
-    """Bandwidth of a node's link; None keeps the measured one."""
-    batch: float = 1.0
-    """Batch factor: a multiple of the measured per-rank batch."""
-    changes: Changes
-    """The strategy that it favours there, against the baseline."""
-    step_time_s: float
-    """Predicted step time of that strategy."""
-    baseline_step_time_s: float
-    """Predicted step time of the script as it stands."""
-    samples_per_s: float
-    """Predicted throughput of that strategy."""
-    low: float
-    high: float
-    """The band of that throughput."""
-    scaling_efficiency: float
-    """Predicted throughput over that of as many nodes without communication."""
-    caveat: str = ""
-    """How far this reaches beyond what was measured."""
 
 
 class LaunchTold(Message):

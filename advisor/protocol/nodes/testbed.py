@@ -20,6 +20,13 @@ def read_rate(rate: str) -> int:
     return round(float(match[1]) * _UNITS[match[2]])
 
 
+def read_link_rate(rate: str) -> int:
+    """Return the same of a link that exists: one that carries nothing is refused, too."""
+    if bits_per_s := read_rate(rate):
+        return bits_per_s
+    raise ValueError(f"{rate!r} carries nothing: give a rate above 0, for example 1gbit")
+
+
 class Testbed(Spec):
     """A testbed as its user writes it: `nodes=2,rate=1gbit`, `nodes=3,rate=200mbit,cpus=1`."""
 

@@ -18,6 +18,7 @@ from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
 from advisor.protocol.training.own_knob_texts import TypedKnob
 from advisor.protocol.training.own_knobs import OwnKnob, find_baseline, find_place
+from advisor.protocol.training.parameter_servers import ParameterServers
 
 
 class WorkloadKind(StrEnum):
@@ -243,6 +244,8 @@ class WorkloadFacts(Message):
     """Copies of a sharded model: more than one is hybrid sharding (HSDP); 0 where nothing is sharded."""
     dataloader: dict[str, bool | int | None] | None = None
     """num_workers, prefetch_factor and pin_memory of the training DataLoader; None without one."""
+    parameter_servers: ParameterServers | None = None
+    """What a training with parameter servers tells of them; None for others."""
     host_reads: tuple[HostRead, ...] = ()
     """Lines that read values off the device, seen on rank 0 in its first steps; those that waited longest first."""
     batches_per_rank: tuple[int, ...] = ()

@@ -4,8 +4,9 @@ from datetime import datetime
 
 from advisor.errors import AdviceNotReady, InvalidRequest, NoForecast, UnknownFormat
 from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export, export_bundle, export_report
-from advisor.protocol.answers.advice import Advice, Forecast, ParetoPoint, WhatIf
-from advisor.protocol.nodes.testbed import read_rate
+from advisor.protocol.answers.advice import Advice, ParetoPoint
+from advisor.protocol.answers.forecast import Forecast, WhatIf
+from advisor.protocol.nodes.testbed import read_link_rate
 from advisor.services.jobs import get_history, get_job, read_history
 from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
@@ -55,11 +56,9 @@ def predict(
     bits_per_s = None
     if rate is not None:
         try:
-            bits_per_s = read_rate(rate)
+            bits_per_s = read_link_rate(rate)
         except ValueError as error:
             raise InvalidRequest(f"rate: {error}.") from error
-        if bits_per_s <= 0:
-            raise InvalidRequest(f"rate: {rate!r} carries nothing: give a rate above 0, for example 1gbit.")
     # The cost model's libraries are large: they load at the first forecast, not with the server.
     from advisor.tuning.explain.forecast import ForecastImpossible
 

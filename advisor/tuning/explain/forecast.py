@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from advisor.protocol.answers.advice import Forecast, WhatIf
+from advisor.protocol.answers.forecast import Forecast, WhatIf
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
@@ -13,11 +13,21 @@ from advisor.protocol.kinds import Part
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.strategy import Layout
 from advisor.protocol.measured.trials import Block, JobHistory
+from advisor.protocol.training.parameter_servers import ParameterServers
 from advisor.tuning.explain.cases import list_compared, make_told_case
+from advisor.tuning.explain.server_forecast import (
+    choose_setup,
+    compare_architectures,
+    fit_servers,
+    list_setups,
+    move,
+)
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import mean_rate, mean_step_over
 from advisor.tuning.measure.phases import explain_unclear
 from advisor.tuning.model.cost_model import CostModel
+from advisor.tuning.model.cost_priors import link_bits_per_s
+from advisor.tuning.model.parameter_servers import find_traffic
 from advisor.tuning.search.state import SearchState, look
 from advisor.tuning.space.space import Space
 from advisor.tuning.stages.confirmation import find_confirmed
@@ -55,23 +65,77 @@ def forecast(job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> For
 
 def forecast_from(state: SearchState, measured: Sequence[Block], asked: WhatIf) -> Forecast:
     """Return the same of a search, with the baseline's blocks that are scaled. Raises ForecastImpossible."""
-    job, model = state.record.job, state.model
+    job, servers = state.record.job, state.space.context.facts.parameter_servers
+    if servers is not None:
+        return _forecast_servers(state, servers, measured, asked)
+    model = state.model
     if model is None:
         raise ForecastImpossible(
             f"Job {job.id} knows too little to predict from: its program told neither the bytes of its gradients nor "
             "how a step divides. Tune it as a PyTorch workload, whose runtime sees both."
         )
-    if (doubt := _find_doubt(model, measured)) > _MOST_DOUBT:
-        raise ForecastImpossible(
-            f"Nothing can be forecast for job {job.id}: the cost model misses the step times that were measured by "
-            f"{spell_share(doubt)}, and above {spell_share(_MOST_DOUBT)} its figures say nothing. Tune on the cluster "
-            "that you ask about."
-        )
+    _refuse_doubtful(job, _find_doubt(model, measured))
     if (unclear := explain_unclear(measured)) is not None:
         raise ForecastImpossible(f"Nothing can be forecast for job {job.id}: {unclear}")
     found = find_confirmed(state.record)
     start = found.changes if found is not None else state.best_changes()
     return _forecast(job, state.space, model, start, asked, measured)
+
+
+def _forecast_servers(
+    state: SearchState, today: ParameterServers, measured: Sequence[Block], asked: WhatIf
+) -> Forecast:
+    """Return the same of a training with parameter servers, with the setups that could take the place of today's."""
+    job = state.record.job
+    bits_per_s = link_bits_per_s(state.space.context)
+    if bits_per_s is None and find_traffic(today).busiest == 0.0:
+        bits_per_s = asked.bits_per_s  # All roles are on one node: its link did nothing.
+    if bits_per_s is None:
+        raise ForecastImpossible(
+            f"Nothing can be forecast for job {job.id}: what its nodes' links carry is not known, so that bytes say "
+            "nothing of seconds. Measure it on a testbed, or on nodes whose network interface tells its speed; for a "
+            "job on one node, give --rate."
+        )
+    model = fit_servers(today, state.record.usable, bits_per_s / 8)
+    measured_s, here_s = mean_step_over(measured), model.predict_step_s(today)
+    doubt = math.expm1(model.residual)
+    _refuse_doubtful(
+        job, max(doubt, math.expm1(abs(math.log(here_s / measured_s))) if measured_s > 0 else math.inf)
+    )
+    there_bits = asked.bits_per_s or bits_per_s
+    moved = move(today, asked.nodes, asked.batch)
+    there = replace(model, bytes_per_s=there_bits / 8)
+    setups = tuple(
+        told.model_copy(update={"step_time_s": told.step_time_s * measured_s / here_s})
+        for told in list_setups(moved, there)
+    )
+    chosen = choose_setup(setups, job.spec.allow, doubt)
+    before = next(told for told in setups if not told.changes)
+    grown = len(moved.trainer_nodes) / len(today.trainer_nodes)
+    rate = mean_rate(measured) * grown * asked.batch * measured_s / chosen.step_time_s
+    faster = there_bits / bits_per_s
+    band = _band(model.residual, max(grown, asked.batch, 1 / asked.batch, faster, 1 / faster))
+    silent_s = there.predict_silent_step_s(moved) * measured_s / here_s
+    nodes = len(set(moved.trainer_nodes))
+    return Forecast(
+        nodes=nodes,
+        bits_per_s=asked.bits_per_s,
+        batch=asked.batch,
+        changes=chosen.changes,
+        step_time_s=chosen.step_time_s,
+        baseline_step_time_s=before.step_time_s,
+        samples_per_s=rate,
+        low=rate / (1 + band),
+        high=rate * (1 + band),
+        scaling_efficiency=min(1.0, silent_s / chosen.step_time_s),
+        caveat=" ".join(
+            [
+                compare_architectures(setups, job.spec.allow, doubt),
+                _reservations(job, len(set(today.trainer_nodes)), nodes, asked, model.residual),
+            ]
+        ).strip(),
+        setups=setups,
+    )
 
 
 def list_forecasts(
@@ -121,7 +185,7 @@ def _forecast(
     measured_s = mean_step_over(measured)
     step_s, baseline_s = (measured_s * there.predict_step_s(each) / here_s for each in (values, base))
     rate = mean_rate(measured) * times * measured_s / step_s
-    band = _band(model, max(count / facts.nodes, asked.batch, 1 / asked.batch))
+    band = _band(model.residual, max(count / facts.nodes, asked.batch, 1 / asked.batch))
     return Forecast(
         nodes=count,
         bits_per_s=asked.bits_per_s,
@@ -133,8 +197,17 @@ def _forecast(
         low=rate / (1 + band),
         high=rate * (1 + band),
         scaling_efficiency=min(1.0, there.predict_silent_step_s(values) / step_s),
-        caveat=_reservations(job, facts.nodes, count, asked, model),
+        caveat=_reservations(job, facts.nodes, count, asked, model.residual),
     )
+
+
+def _refuse_doubtful(job: Job, doubt: float) -> None:
+    if doubt > _MOST_DOUBT:
+        raise ForecastImpossible(
+            f"Nothing can be forecast for job {job.id}: the cost model misses the step times that were measured by "
+            f"{spell_share(doubt)}, and above {spell_share(_MOST_DOUBT)} its figures say nothing. Tune on the cluster "
+            "that you ask about."
+        )
 
 
 def _find_doubt(model: CostModel, measured: Sequence[Block]) -> float:
@@ -145,9 +218,9 @@ def _find_doubt(model: CostModel, measured: Sequence[Block]) -> float:
     return math.expm1(max(model.residual, abs(math.log(model.predict_baseline_s() / step_s))))
 
 
-def _band(model: CostModel, times_measured: float) -> float:
+def _band(residual: float, times_measured: float) -> float:
     """Half of the band, as a factor minus 1: twice the residual, at least 5 %; 15 % more far away."""
-    band = max(_LEAST_BAND, 2.0 * math.expm1(model.residual))
+    band = max(_LEAST_BAND, 2.0 * math.expm1(residual))
     return band + (_FAR_BAND if times_measured > _FAR else 0.0)
 
 
@@ -190,9 +263,9 @@ def _rank_of(space: Space) -> int:
     return max((d.knob.effect.rank for d in space.dimensions), default=0)
 
 
-def _reservations(job: Job, measured: int, nodes: int, asked: WhatIf, model: CostModel) -> str:
+def _reservations(job: Job, measured: int, nodes: int, asked: WhatIf, residual: float) -> str:
     doubts = [
-        f"A prediction of the cost model, which misses its own measurements by {spell_share(model.residual)}."
+        f"A prediction of the cost model, which misses its own measurements by {spell_share(residual)}."
     ]
     if nodes > _FAR * measured:
         doubts.append(f"{nodes} nodes are more than {_FAR} times the {measured} that were measured.")

@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel
 
-from advisor.protocol.answers.advice import Advice, Forecast
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState, Prioritisation
 from advisor.protocol.measured.trials import JobHistory

@@ -13,7 +13,7 @@ from advisor.cli.program import build_app
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
-from advisor.protocol.answers.advice import Forecast
+from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.asked.jobs import Continuation, JobSpec, JobState, Priority
 from advisor.protocol.gains import say_smallest_gain, spell_gain
 from advisor.protocol.training.workload import Workload
@@ -208,6 +208,47 @@ def test_predict_asks_for_the_cluster_and_says_how_sure_it_is(server: FakeServer
     assert "fuse_grad_size_in_MB = 8 MB" in told.stdout
     assert "A prediction." in told.stdout
     assert json.loads(run("predict", "aaa1", "--json").stdout)["nodes"] == 8
+
+
+FIGURES = (
+    "predict", "--nodes", "2", "--rate", "100mbit", "--variables", "256x1024,1024,1024x256,256", "--table", "20000x32",
+    "--ids", "256", "--compute", "0.01",
+)  # fmt: skip
+
+
+def test_predict_compares_architectures_before_anything_was_measured(run: Run) -> None:
+    told = run(*FIGURES)
+    assert told.exit_code == 0, told.stderr
+    steps = [line for line in told.stdout.splitlines() if " ms " in line]
+    assert [line.split("  ")[1] for line in steps][-1] == "1 server apart"
+    assert "Too near to tell: " in told.stdout
+    setups = json.loads(run(*FIGURES, "--json").stdout)
+    times = [told["step_time_s"] for told in setups]
+    assert times == sorted(times)
+    assert {told["setup"]["architecture"] for told in setups} == {"servers", "collective", "hybrid"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "Name a JOB that was measured, or give --variables"),
+        (("last", "--variables", "4x4"), "Name a JOB that was measured, or give --variables"),
+        (("last", "--table", "4x4"), "go with --variables"),
+        (("--variables", "4x4"), "Give --rate"),
+        (("--variables", "4y4", "--rate", "1gbit"), "'4y4' is no shape"),
+        (("--variables", "4,variable0=4", "--rate", "1gbit"), "variable0 is given twice"),
+        (("--variables", "@missing.txt", "--rate", "1gbit"), "missing.txt cannot be read"),
+        (("--variables", "0x4", "--rate", "1gbit"), "'0x4' has 0 numbers"),
+        (("--variables", "4", "--rate", "0gbit"), "carries nothing"),
+        (("--variables", "4", "--rate", "1gbit", "--table", "3x4"), "--ids"),
+        (("--variables", "4", "--rate", "1gbit", "--nodes", "4", "--trainers", "2"), "give a trainer to each node"),
+        (("--variables", "4", "--rate", "1gbit", "--batch", "2"), "--batch is a multiple of a measured batch"),
+    ],
+)  # fmt: skip
+def test_predict_says_what_is_wrong_about_figures(run: Run, words: tuple[str, ...], sentence: str) -> None:
+    told = run("predict", *words)
+    assert told.exit_code == 2
+    assert sentence in " ".join(told.stderr.split())
 
 
 def test_submit_dry_run_stores_nothing(server: FakeServer, run: Run, tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ from advisor.protocol.answers.advice import (
     Advice,
     Cost,
     Diagnosis,
-    Forecast,
     Provenance,
     Verdict,
-    WhatIf,
 )
+from advisor.protocol.answers.forecast import Forecast, WhatIf
 from advisor.protocol.answers.previews import PlanPreview
 from advisor.protocol.asked.jobs import Job, JobSpec, Stage
 from advisor.protocol.base import Value

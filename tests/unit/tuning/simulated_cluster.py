@@ -10,7 +10,6 @@ from advisor.course.played import START, Died, PlayedJob, Raced
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
 from advisor.protocol.kinds import Effect
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.measured.results import BlockResult, Phases, RaceRules
 from advisor.protocol.measured.trials import Block, EarlierJob, Outcome, Session, Trial
@@ -221,7 +220,7 @@ class SimulatedCluster(PlayedJob):
             luck = lucky.gauss(0, self.noise.launch) if changes else 0.0
             luck += self.dice.gauss(0, self.noise.arm) if changes else 0.0
             centres.append(math.log(self.step_s / self.speed(changes)) + self.luck + luck)
-        inexact = any(CATALOGUE.effect_of(changes) is not Effect.EXACT for changes in arms)
+        inexact = any(self.job.spec.catalogue.effect_of(changes) is not Effect.EXACT for changes in arms)
         period = max(period_of(changes) for changes in arms)
         size = -(-rules.segment_steps // period) * period
         size = max(size, 12 * period) if inexact else size

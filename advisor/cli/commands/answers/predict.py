@@ -5,16 +5,30 @@ from typing import Annotated
 
 import typer
 
+from advisor.cli.commands.answers.server_figures import predict_from_figures
+from advisor.cli.completions import complete_job
 from advisor.cli.connection import look_at, resolve_job
-from advisor.cli.options import JobArgument, JsonOption, screen_of
+from advisor.cli.options import JsonOption, screen_of
+from advisor.cli.views.setups_view import render_setups
 from advisor.cli.views.wording import spell_bits, spell_changes, spell_rate
-from advisor.protocol.answers.advice import Forecast
+from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.gains import spell_share
+
+FIGURES = "Parameter servers before anything was measured"
+"""Panel of the help."""
+_JobArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help="A job's id, the start of it, the job's name, or `last` for the newest.",
+        autocompletion=complete_job,
+    ),
+]
 
 
 def predict(
     context: typer.Context,
-    job: JobArgument,
+    job: _JobArgument = None,
     nodes: Annotated[
         int | None,
         typer.Option(
@@ -39,6 +53,36 @@ def predict(
             show_default="as measured",
         ),
     ] = None,
+    variables: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHAPES",
+            help="Without a job: shapes of the dense variables, e.g. 256x1024,bias=1024, or @FILE.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="ROWSxWIDTH", help="The embedding table, if any.", rich_help_panel=FIGURES),
+    ] = None,
+    ids: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rows of the table that a trainer looks up in a step.", rich_help_panel=FIGURES
+        ),
+    ] = None,
+    trainers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=4096, help="Trainers on all nodes.", show_default="one a node", rich_help_panel=FIGURES
+        ),
+    ] = None,
+    compute: Annotated[
+        float,
+        typer.Option(
+            min=0.0, metavar="SECONDS", help="What a trainer computes in a step.", rich_help_panel=FIGURES
+        ),
+    ] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """Predict throughput and the best strategy on another cluster or with another batch, from what a job measured.
@@ -47,8 +91,31 @@ def predict(
 
     The cost model is fitted to the job's own measurements. The band says how far they let it see: it is a prediction,
     and a job on those nodes is the proof.
+
+    Of a training with parameter servers it says how many, where, and whether servers at all. That it also says before
+    anything was measured, from figures:
+
+    advisor predict --nodes 4 --rate 1gbit --variables 256x1024,1024,1024x256,256 --table 20000x32 --ids 256
     """
     screen = screen_of(context)
+    if (job is None) == (variables is None):
+        raise typer.BadParameter("Name a JOB that was measured, or give --variables of a model that was not.")
+    if variables is not None:
+        if batch is not None:
+            raise typer.BadParameter(
+                "--batch is a multiple of a measured batch: give --ids and --compute of yours."
+            )
+        setups, said = predict_from_figures(variables, table, ids, trainers, nodes, rate, compute)
+        if as_json:
+            screen.print_json(setups)
+        else:
+            screen.print_text(f"{render_setups(setups, 'one server')}\n\n{said}")
+        return
+    if table or ids or trainers or compute:
+        raise typer.BadParameter(
+            "--table, --ids, --trainers and --compute go with --variables: a job told its own."
+        )
+    assert job is not None
     with look_at(os.environ) as client:
         found = resolve_job(client, job)
         answer = client.forecast(found.id, nodes, rate, batch)
@@ -74,6 +141,8 @@ def render_forecast(found: Forecast) -> str:
         f"  strategy  {spell_changes(found.changes)}",
         f"  scaling   {spell_share(found.scaling_efficiency)} of what it would be without communication",
     ]
+    if found.setups:
+        lines += ["", render_setups(found.setups), ""]
     if found.caveat:
         lines.append(f"  note      {found.caveat}")
     return "\n".join(lines)

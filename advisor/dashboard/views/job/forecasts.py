@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from advisor.dashboard import formats
-from advisor.protocol.answers.advice import Forecast
+from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.nodes.testbed import read_rate
 
 MOST_NODES = 4096

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.protocol.answers.advice import Verdict, WhatIf
+from advisor.protocol.answers.advice import Verdict
+from advisor.protocol.answers.forecast import WhatIf
 from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.kinds import Effect
 from advisor.protocol.nodes.cluster import Cluster, Link, Node
