@@ -64,6 +64,7 @@ COMMANDS: Mapping[str, Place] = {
     "export": _place(_DAILY, "answers.answers", "export"),
     "report": _place(_DAILY, "answers.answers", "report"),
     "predict": _place(_DAILY, "answers.predict", "predict"),
+    "study": _place(_DAILY, "answers.study", "study"),
     "exec": _place(_DAILY, "measuring.run", "execute", **_FORWARDED),
     "jobs": _place(_JOBS, "jobs.overview", "list_jobs"),
     "show": _place(_JOBS, "jobs.overview", "show"),

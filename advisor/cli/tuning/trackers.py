@@ -45,11 +45,11 @@ class Results:
     """The verdict in figures: `gain`, `gain_low`, `gain_high`, `baseline_samples_per_s`, `device_hours`, …"""
     words: Mapping[str, str]
     """The verdict in words, and the advised strategy's changes."""
-    baseline: Mapping[str, Value]
-    """What the script itself sets."""
     trials: Sequence["TrialResult"]
     files: Mapping[str, bytes]
     """The export, and the report, by name."""
+    job: Job
+    history: JobHistory
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,6 @@ class TrialResult:
     changes: Mapping[str, Value]
     figures: Mapping[str, float]
     outcome: str
-    is_allowed: bool
-    """Whether it changes no more than the job allows; others are never advised."""
 
 
 def read_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -140,12 +138,11 @@ def collect_results(advice: Advice, job: Job, history: JobHistory) -> Results:
             changes=dict(trial.changes),
             figures=_list_figures(blocks[trial.number]),
             outcome=trial.outcome.value if trial.outcome else "",
-            is_allowed=trial.effect.rank <= job.spec.allow.rank,
         )
         for trial in sorted(history.trials, key=lambda trial: trial.number)
     )
     files = {**export_bundle(advice, job), "report.html": export_report(advice, job, history).encode()}
-    return Results(job.id, job.spec.name or job.id, figures, words, advice.baseline, trials, files)
+    return Results(job.id, job.spec.name or job.id, figures, words, trials, files, job, history)
 
 
 def _list_figures(blocks: Sequence[Block]) -> dict[str, float]:
@@ -211,49 +208,21 @@ def _write_tensorboard(module: Any, place: str, results: Results) -> str:
 
 
 def _write_optuna(optuna: Any, place: str, results: Results) -> str:
-    """Write a study of its own, with every strategy whole; one that was written before is replaced.
+    """Write a study of its own, with every strategy whole; one that was written before is replaced."""
+    from advisor.client.optuna_storage import list_trials, name_study
 
-    Strategies that change more than the job allows break a constraint, as Optuna's figures show.
-    """
     place = place or "optuna.log"
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal = optuna.storages.journal
     storage = place if "://" in place else journal.JournalStorage(journal.JournalFileBackend(place))
-    name = f"{results.name} ({results.job_id})"
+    name = name_study(results.job)
     if name in optuna.get_all_study_names(storage):
         optuna.delete_study(study_name=name, storage=storage)
     study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
     for key, value in {**results.words, **results.figures}.items():
         study.set_user_attr(key, value)
-    states = optuna.trial.TrialState
-    knobs = sorted({knob for trial in results.trials for knob in trial.changes} & results.baseline.keys())
-    tried = [
-        {knob: trial.changes.get(knob, results.baseline[knob]) for knob in knobs} for trial in results.trials
-    ]
-    ranges = {knob: _choose_range(optuna.distributions, [values[knob] for values in tried]) for knob in knobs}
-    for trial, values in zip(results.trials, tried, strict=True):
-        rate = trial.figures.get("samples_per_s")
-        study.add_trial(
-            optuna.trial.create_trial(
-                state=states.FAIL if rate is None else states.COMPLETE,
-                value=rate,
-                params=values,
-                distributions=ranges,
-                user_attrs={**trial.figures, "trial": trial.number, "outcome": trial.outcome},
-                # Above 0 Optuna takes a trial for infeasible: it is the best one of nothing.
-                system_attrs={"constraints": (0.0 if trial.is_allowed else 1.0,)},
-            )
-        )
+    study.add_trials(list_trials(results.job, results.history))
     return f"the Optuna study {name} in {place} (optuna-dashboard {place})"
-
-
-def _choose_range(distributions: Any, values: Sequence[Value]) -> Any:
-    """The narrowest distribution that holds all values."""
-    if all(type(value) is int for value in values):
-        return distributions.IntDistribution(min(values), max(values))
-    if all(type(value) in {int, float} for value in values):
-        return distributions.FloatDistribution(min(values), max(values))
-    return distributions.CategoricalDistribution(list(dict.fromkeys(values)))
 
 
 def _say_changes(trial: TrialResult) -> str:
