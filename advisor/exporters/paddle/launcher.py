@@ -7,10 +7,19 @@ from pathlib import Path
 
 from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported, ExportError
-from advisor.exporters.paddle.servers import ELSEWHERE, SERVERS, VARIABLES, VERSION, list_warnings, read_setup
+from advisor.exporters.paddle.servers import (
+    ELSEWHERE,
+    SERVERS,
+    TRAINERS,
+    VARIABLES,
+    VERSION,
+    list_warnings,
+    read_setup,
+)
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.training.own_knobs import spell
+from advisor.protocol.training.parameter_servers import Mode
 
 _SOURCE = Path(__file__).parents[3] / "agent" / "workloads" / "paddle_servers.py"
 _NUMBERS, _EMPTY = "SERVERS, TRAINERS = 1, 2\n", "VARIABLES: dict[str, str] = {}\n"
@@ -24,9 +33,9 @@ def export_paddle_servers(advice: Advice, job: Job) -> Exported:
     if setup is None:
         raise ExportError(NO_SERVERS)
     servers = int(setup.values.get(SERVERS, 1))
-    trainers = int(setup.values.get("trainers", job.facts.world_size if job.facts else 2))
+    trainers = int(setup.values.get(TRAINERS, job.facts.world_size if job.facts else 2))
     # What the variables set is read by geo's communicator only, and only what was varied is set.
-    told = [name for name in VARIABLES if setup.mode == "geo" and name in setup.varied]
+    told = [name for name in VARIABLES if setup.mode is Mode.GEO and name in setup.varied]
     variables = {VARIABLES[name]: spell(setup.values[name]) for name in told}
     names = [*([SERVERS] if SERVERS in setup.values else []), *told]
     provenance = {name: setup.provenance_of(name) for name in names}

@@ -17,10 +17,11 @@ from advisor.exporters.selection import is_timed
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.training.parameter_servers import Architecture, Mode, ServerSetup
 from advisor.protocol.training.workload import WorkloadKind
 
 MODE, GEO_K, SERVERS, PLACEMENT, MIN_BLOCK = "mode", "geo_k", "servers", "placement", "min_block"
-MODES = ("sync", "async", "geo")
+TRAINERS = "trainers"
 ARCHITECTURE = "architecture"
 VARIABLES = {
     name: f"FLAGS_communicator_{name}"
@@ -51,9 +52,9 @@ class Setup:
     varied: frozenset[str]
 
     @property
-    def mode(self) -> str:
-        """Return sync, async or geo."""
-        return str(self.values[MODE])
+    def mode(self) -> Mode:
+        """When trainers wait for each other."""
+        return Mode(str(self.values[MODE]))
 
     def provenance_of(self, name: str) -> Provenance:
         """Return how much is known about a value in Paddle."""
@@ -64,12 +65,19 @@ def list_today(job: Job) -> dict[str, Value]:
     """Return what is known of a job's parameter servers as it stands; empty for jobs without, or with too little."""
     if job.spec.workload.kind is not WorkloadKind.COMMAND:
         return {}
-    told = getattr(job.facts, "parameter_servers", None)
-    values: dict[str, Value] = told.model_dump(mode="json") if told else {}
+    told = job.facts.parameter_servers if job.facts else None
+    values: dict[str, Value] = (
+        {
+            **told.model_dump(mode="json", include=set(ServerSetup.model_fields)),
+            TRAINERS: len(told.trainer_nodes),
+        }
+        if told
+        else {}
+    )
     own = {knob.name: knob for knob in job.spec.workload.own}
     values |= {name: knob.own_value for name, knob in own.items()}
     modes = {*own[MODE].values, values[MODE]} if MODE in own else {values.get(MODE)}
-    is_whole = modes <= set(MODES) and ("geo" not in modes or isinstance(values.get(GEO_K), int))
+    is_whole = modes <= set(Mode) and (Mode.GEO not in modes or isinstance(values.get(GEO_K), int))
     return values if is_whole else {}
 
 
@@ -78,7 +86,7 @@ def read_setup(advice: Advice, job: Job) -> Setup | None:
     values = list_today(job)
     own = {knob.name for knob in job.spec.workload.own}
     values |= {name: advice.strategy[name] for name in own if values and name in advice.strategy}
-    if not values or values.get(ARCHITECTURE, "servers") != "servers":
+    if not values or values.get(ARCHITECTURE, Architecture.SERVERS) != Architecture.SERVERS:
         return None
     in_paddle = "paddle" in advice.software or (job.facts is not None and "paddle" in job.facts.software)
     timed_as = Provenance.MEASURED if in_paddle else Provenance.TRANSLATED
@@ -97,9 +105,9 @@ def choose_for_job(advice: Advice, job: Job, target: str | None = None) -> Paddl
 
 def _choose_fields(setup: Setup, target: str | None) -> PaddleFields:
     chosen = PaddleFields(target or VERSION, setup.timed_as, is_collective=False)
-    is_geo, known = setup.mode == "geo", setup.provenance_of(MODE)
+    is_geo, known = setup.mode is Mode.GEO, setup.provenance_of(MODE)
     # Setting a_sync resets a_sync_configs, so it stands first.
-    chosen.fields.append(PaddleField(MODE, ("a_sync",), setup.mode != "sync", known))
+    chosen.fields.append(PaddleField(MODE, ("a_sync",), setup.mode is not Mode.SYNC, known))
     name, steps = (GEO_K, int(setup.values[GEO_K])) if is_geo else (MODE, 0)
     note = "" if is_geo else f"makes it {setup.mode}"
     chosen.fields.append(
@@ -116,11 +124,11 @@ def list_warnings(setup: Setup, target: str) -> list[str]:
     said = []
     if target != VERSION:
         said.append(f"Paddle {target}'s packages for CPUs hold no parameter servers; {VERSION}'s do.")
-    if setup.mode == "sync":
+    if setup.mode is Mode.SYNC:
         said.append(
             f"Trainers of Paddle {VERSION} crash in sync on CPUs (SIGSEGV in the barrier between them)."
         )
-    if setup.mode == "async":
+    if setup.mode is Mode.ASYNC:
         said.append(
             "Trainers that call exe.run in async do not fetch dense parameters again; those that call "
             "exe.train_from_dataset do."

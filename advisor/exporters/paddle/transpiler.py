@@ -4,7 +4,7 @@ Paddle's fleet acts on none of this any more: how variables are sliced and place
 allreduce and communicators (mode "nccl2"). The class is still there in 2.6.2 and 3.3.1.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from advisor.exporters.comments import comment, head_lines, one_line
 from advisor.exporters.exported import Exported
@@ -13,10 +13,11 @@ from advisor.exporters.selection import idle_because, select_knobs, typed_values
 from advisor.protocol.answers.advice import Advice, Provenance, name_provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.training.parameter_servers import Mode, Placement
 
 NCCL2 = ("nccl_comm_num", "use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks")
 """Knobs of the catalogue that mode "nccl2" has by the same names."""
-_METHODS = {"round_robin": "RoundRobin", "hash_name": "HashName"}
+_METHODS: Mapping[Value | None, str] = {Placement.ROUND_ROBIN: "RoundRobin", Placement.HASH_NAME: "HashName"}
 _MEMORY = (
     "memory_optimize(program, skip_grads=True), where a program calls it, belongs on trainers only and before "
     "transpile(): a server must not call it, and without skip_grads the gradients to send are renamed. Since Paddle "
@@ -49,7 +50,7 @@ def export_transpiler(advice: Advice, job: Job) -> Exported:
     if setup is not None:
         warnings.append(_MEMORY)
         warnings.append(
-            f"transpile() has a sync_mode of its own: call it with sync_mode={setup.mode == 'sync'}."
+            f"transpile() has a sync_mode of its own: call it with sync_mode={setup.mode is Mode.SYNC}."
         )
     methods = [attribute.split(" = ")[1] for _, attribute, value, _ in lines if value is None]
     mode = "nccl2" if setup is None else "pserver"
@@ -90,11 +91,11 @@ def _list_nccl2(advice: Advice) -> Iterator[_Line]:
 
 def _list_servers(setup: Setup) -> Iterator[_Line]:
     known = setup.provenance_of(MODE)
-    yield MODE, "sync_mode", setup.mode == "sync", known
-    if setup.mode == "async":
+    yield MODE, "sync_mode", setup.mode is Mode.SYNC, known
+    if setup.mode is Mode.ASYNC:
         # Otherwise trainers wait for each other to send (half_async).
         yield MODE, "runtime_split_send_recv", True, known
-    if setup.mode == "geo":
+    if setup.mode is Mode.GEO:
         yield MODE, "geo_sgd_mode", True, known
         yield GEO_K, "geo_sgd_need_push_nums", int(setup.values[GEO_K]), setup.provenance_of(GEO_K)
     if MIN_BLOCK in setup.varied:
@@ -104,6 +105,6 @@ def _list_servers(setup: Setup) -> Iterator[_Line]:
         elif least >= _SMALLEST:
             yield MIN_BLOCK, "slice_var_up", True, known
             yield MIN_BLOCK, "min_block_size", least, known
-    method = _METHODS.get(str(setup.values.get(PLACEMENT)))
+    method = _METHODS.get(setup.values.get(PLACEMENT))
     if method and PLACEMENT in setup.varied:
         yield PLACEMENT, f"split_method = {method}", None, setup.provenance_of(PLACEMENT)

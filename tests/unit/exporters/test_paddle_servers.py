@@ -5,6 +5,7 @@ import pytest
 from advisor.exporters import ExportError, export
 from advisor.exporters.formats import choose_format, export_bundle, list_suitable
 from advisor.protocol.answers.advice import Provenance
+from advisor.protocol.training.parameter_servers import Mode, ParameterServers
 from advisor.protocol.training.workload import WorkloadKind
 
 OWN = (
@@ -70,6 +71,16 @@ def test_commands_have_paddles_files_only_where_their_knobs_tell_the_mode(serve,
         export(*serve({}, own=("servers=1,2",)), "paddle")
     _, collective = advise({})
     assert "paddle-servers" not in [info.name for info in list_suitable(collective)]
+
+
+def test_a_programs_facts_tell_what_its_knobs_do_not(serve) -> None:
+    advice, job = serve({"servers": 2}, own=("servers=1,2:exact",))
+    told = ParameterServers(mode=Mode.GEO, geo_k=4, trainer_nodes=(0, 0, 0), server_nodes=(0,))
+    job = job.model_copy(update={"facts": job.facts.model_copy(update={"parameter_servers": told})})
+    file = export(advice, job, "paddle")
+    assert code_of(file.content) == "a_sync: true\na_sync_configs {\n  k_steps: 4\n}\n"
+    assert set(file.provenance.values()) == {Provenance.CARRIED}
+    assert "\nSERVERS, TRAINERS = 2, 3\n" in export(advice, job, "paddle-servers").content
 
 
 def test_the_launcher_starts_what_was_advised(serve) -> None:
