@@ -33,12 +33,13 @@ class Option:
 
 
 def list_options(declared: type) -> tuple[Option, ...]:
-    """Return the options of a class."""
+    """Return the options of a class, once for each field that they fill."""
     hints = get_type_hints(declared, include_extras=True)
     options = []
     for field in fields(declared):
-        fills = next(extra for extra in get_args(hints[field.name]) if isinstance(extra, Fills))
-        options.append(Option(field.name, f"--{field.name.replace('_', '-')}", fills))
+        flag = f"--{field.name.replace('_', '-')}"
+        given = get_args(hints[field.name])
+        options += [Option(field.name, flag, fills) for fills in given if isinstance(fills, Fills)]
     return tuple(options)
 
 
@@ -78,7 +79,7 @@ def _list_parameters(
 
 
 def put(body: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set a field at a place, merging dictionaries; a value that is not a dictionary is judged by the model later."""
+    """Set a field at a place, beside the dictionary or list that is there; the model judges the value later."""
     first, *rest = path
     there = body.get(first, {})
     if rest:
@@ -87,5 +88,7 @@ def put(body: dict[str, Any], path: Sequence[str], value: Any) -> None:
             put(body[first], rest, value)
     elif isinstance(value, dict) and isinstance(there, dict):
         body[first] = {**there, **value}
+    elif isinstance(value, list) and isinstance(there, list):
+        body[first] = [*there, *value]
     else:
         body[first] = value

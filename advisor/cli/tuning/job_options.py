@@ -208,7 +208,7 @@ class JobOptions:
     ] = None
 
     def fill(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a job's fields with what was typed in place; labels and values come beside those that are there."""
+        """Return a job's fields with what was typed in place; lists and mappings come beside what is there."""
         filled = dict(body)
         for option in list_options(type(self)):
             typed = getattr(self, option.name)
@@ -290,7 +290,8 @@ class TuneOptions(JobOptions, OwnKnobOptions):
             autocompletion=complete_knob,
             rich_help_panel=SEARCH,
         ),
-        Fills("knobs", read=lambda typed: [name for name in typed if "=" not in name]),
+        Fills("knobs", read=lambda typed: [text for text in typed if "=" not in text]),
+        Fills("workload.own", read=lambda typed: [text for text in typed if "=" in text]),
     ] = None
     freeze: Annotated[
         list[str] | None,
@@ -366,8 +367,6 @@ class TuneOptions(JobOptions, OwnKnobOptions):
     def fill(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """As of every job; a testbed says how many nodes there are."""
         filled = super().fill(body)
-        if own := self.list_own(self.knob or ()):
-            filled["workload"] = {**filled["workload"], "own": own}
         if self.testbed is not None and self.nodes is None:
             filled["nodes"] = filled["testbed"].nodes
         return filled

@@ -14,50 +14,6 @@ from advisor.protocol.training.own_knob_texts import read_own_knob, read_variant
 from advisor.protocol.training.own_knobs import OwnKnob
 
 
-@dataclass(frozen=True)
-class OwnKnobOptions:
-    """What is typed of knobs of one's own, beside `--knob NAME=V,V`."""
-
-    knob_file: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE:KEY=V,V",
-            help="A key of a JSON, YAML or TOML file that the command names, e.g. config.toml:training.batch=1,2,4; "
-            "trials read a changed copy. Repeatable.",
-            rich_help_panel=SEARCH,
-        ),
-        Fills("workload.own"),
-    ] = None
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME: WORDS",
-            help="One of several groups of words for the end of the command, or for '${variant}'; the first is "
-            "today's. E.g. 'ddp: --engine ddp', 'fsdp: --engine fsdp'.",
-            rich_help_panel=SEARCH,
-        ),
-        Fills("workload.own"),
-    ] = None
-    require: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="EXPRESSION",
-            help="What must hold of every strategy, e.g. 'micro * accumulate == 8'; also over world_size, nodes and "
-            "gpus_per_node. Repeatable.",
-            rich_help_panel=SEARCH,
-        ),
-        Fills("workload.require"),
-    ] = None
-
-    def list_own(self, knobs: Sequence[str]) -> list[Any]:
-        """Return the knobs of one's own that were typed, those with values among `--knob` first."""
-        return [
-            *(text for text in knobs if "=" in text),
-            *(_read_file_knobs(self.knob_file) if self.knob_file else ()),
-            *(_read_variants(self.variant) if self.variant else ()),
-        ]
-
-
 def _read_file_knobs(typed: Sequence[str]) -> list[dict[str, Any]]:
     """`config.toml:training.batch=1,2` as a knob, with the value that the file has today."""
     knobs = []
@@ -82,8 +38,46 @@ def _read_file_knobs(typed: Sequence[str]) -> list[dict[str, Any]]:
 
 def _read_variants(typed: Sequence[str]) -> list[dict[str, Any]]:
     try:
-        return [read_variants(typed)]
+        fields = read_variants(typed)
+        OwnKnob.model_validate(fields)
+        return [fields]
     except ValueError as error:
         raise CommandFailed(
             Exit.INVALID_SPEC, f"--variant: {error}.", "Write it as --variant 'fsdp: --engine fsdp'."
         ) from error
+
+
+@dataclass(frozen=True)
+class OwnKnobOptions:
+    """What is typed of knobs of one's own, beside `--knob NAME=V,V`."""
+
+    knob_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE:KEY=V,V",
+            help="A key of a JSON, YAML or TOML file that the command names, e.g. config.toml:training.batch=1,2,4; "
+            "trials read a changed copy. Repeatable.",
+            rich_help_panel=SEARCH,
+        ),
+        Fills("workload.own", read=_read_file_knobs),
+    ] = None
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME: WORDS",
+            help="One of several groups of words for the end of the command, or for '${variant}'; the first is "
+            "today's. E.g. 'ddp: --engine ddp', 'fsdp: --engine fsdp'.",
+            rich_help_panel=SEARCH,
+        ),
+        Fills("workload.own", read=_read_variants),
+    ] = None
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help="What must hold of every strategy, e.g. 'micro * accumulate == 8'; also over world_size, nodes and "
+            "gpus_per_node. Repeatable.",
+            rich_help_panel=SEARCH,
+        ),
+        Fills("workload.require"),
+    ] = None

@@ -26,7 +26,7 @@ from advisor.protocol.gains import (
     spell_likely,
     spell_range,
 )
-from advisor.protocol.kinds import Effect, Place
+from advisor.protocol.kinds import Effect
 
 _LABEL_COLUMNS = 7
 _WATCHED = 2
@@ -223,9 +223,10 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
     if rest := say_rest(advice):
         parts.append(Text(rest, style="dim"))
     parts.append(Text(_say_effects(advice), style="dim"))
-    if any(advice.catalogue.spell_name(knob, advice.software) != knob for knob in advice.changes):
-        names = ", ".join(name for name in advice.changes if advice.catalogue[name].place is not Place.OWN)
-        parts.append(Text(f"PaddlePaddle Fleet's names, in this order: {names}.", style="dim"))
+    fleet = [knob for knob in advice.changes if advice.catalogue.spell_name(knob, advice.software) != knob]
+    if fleet:
+        told = "name" if len(fleet) == 1 else "names, in this order"
+        parts.append(Text(f"PaddlePaddle Fleet's {told}: {', '.join(fleet)}.", style="dim"))
     return Group(*parts)
 
 

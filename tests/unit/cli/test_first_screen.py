@@ -197,6 +197,12 @@ def test_markup_in_a_sentence_is_printed_as_it_stands() -> None:
     assert "[bold]rank[/bold]" in words_of(a_keep().model_copy(update={"headline": "Use [bold]rank[/bold]."}))
 
 
+def test_fleets_names_are_told_of_what_is_shown_under_another() -> None:
+    changes = {"fuse_grad_size_in_MB": 8.0}
+    text = words_of(a_change().model_copy(update={"changes": changes}))
+    assert "PaddlePaddle Fleet's name: fuse_grad_size_in_MB." in text
+
+
 def test_names_of_another_framework_are_its_own() -> None:
     text = words_of(a_change().model_copy(update={"software": {"paddle": "3.3.1"}}))
     assert "fuse_grad_size_in_MB 32 MB 8 MB" in text
