@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import find_nearest
 
 
 def read_tree(text: str, suffix: str) -> object:
@@ -42,8 +43,16 @@ def _find(tree: object, key: str) -> tuple[dict[str, object], str]:
     for name in above:
         at = at.get(name) if isinstance(at, dict) else None
     if not isinstance(at, dict) or last not in at:
-        raise ValueError(f"the file has no key {key}: name one that it holds")
+        near = find_nearest(key, _list_keys(tree))
+        asked = f"did you mean {' or '.join(near)}?" if near else "name one that it holds"
+        raise ValueError(f"the file has no key {key}: {asked}")
     return at, last
+
+
+def _list_keys(tree: object, above: str = "") -> list[str]:
+    if not isinstance(tree, dict):
+        return [above[:-1]]
+    return [key for name, below in tree.items() for key in _list_keys(below, f"{above}{name}.")]
 
 
 def _like(present: object, value: Value) -> Value:

@@ -152,12 +152,18 @@ class Workload(Spec):
     def _read_baselines(self) -> Self:
         """Say for each own knob what the command has today."""
         read = []
+        words = [*self.command, *(w for knob in self.own for group in knob.words.values() for w in group)]
         for given in self.own:
             knob = given.model_copy(update={"at": find_place(given, self.command)})
             today = find_baseline(knob, self.command, self.environment)
             if None not in (today, knob.baseline) and today != knob.baseline:
                 raise ValueError(
                     f"{knob.name} has two baselines: the command says {today!r}, and baseline is {knob.baseline!r}"
+                )
+            if knob.file and not any(f"={word}".endswith(f"={knob.file[0]}") for word in words):
+                raise ValueError(
+                    f"the command does not name {knob.file[0]}, so that it would not read the copy in which "
+                    f"{knob.file[1]} is another: name the file as the command does"
                 )
             value = knob.own_value if today is None else today
             read.append(OwnKnob.model_validate({**dict(knob), "baseline": value}))

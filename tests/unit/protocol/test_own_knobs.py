@@ -218,6 +218,16 @@ def test_keys_of_files_are_read_and_changed_in_their_types(tmp_path: Path, suffi
     assert isinstance(read_key(path, "training.lr"), float)
     with pytest.raises(ValueError, match=r"has no key training\.missing"):
         set_keys({"training": {}}, {"training.missing": 1})
+    with pytest.raises(ValueError, match=r"has no key training\.bacth: did you mean training\.batch"):
+        read_key(path, "training.bacth")
+
+
+def test_a_file_that_the_command_does_not_name_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"the command does not name other\.toml"):
+        make_workload("other.toml:training.batch=1,2")
+    words = {"a": ("--with", "x"), "b": ("--with=other.toml",)}
+    variants = {"name": "variant", "values": tuple(words), "words": words}
+    assert make_workload("other.toml:training.batch=1,2", variants).own[0].file
 
 
 def test_samples_of_a_step_may_follow_a_knob() -> None:
