@@ -24,7 +24,7 @@ from .link.trouble import describe_trouble
 from .observe.clock import is_capturing
 from .observe.models import find_engine
 from .observe.recorder import DATA, FORWARD, INTERRUPTED, NEW_EPOCH, multiply_loss
-from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
+from .observe.sharded import count_sharers, explain_unknown, find_kind, find_sharded_roots
 from .private_torch import GET_LOG, explain_unusable
 from .races.parts import RankParts, leave_exchange, leave_group, read_exposed_s
 from .rank_process import FAILED, RankProcess
@@ -175,6 +175,7 @@ class Runtime:
             for root in (root for root in find_sharded_roots(optimizer) if root not in known):
                 hooks.watch_sharded(root, self.recorder)
                 models.add_sharded(root)
+                self.samples.sharers = max(self.samples.sharers, count_sharers(root))
                 models.have_come, self._rests = self._steering is not None, False
         if self.watch.optimizer_steps != STEPS_WITHOUT_DDP:
             return

@@ -47,7 +47,7 @@ class StepMarks:
         """Of its backward, communication that no computing hid; None where DDP was not asked."""
         self.data_wait_s = 0.0
         """The host's time, also while not recording."""
-        self.samples = 0
+        self.samples = 0.0
         self.flag = 0
         self.loss: Any = None
         """A number, or a tensor of one on a device."""
@@ -100,7 +100,7 @@ class Recorder:
         self._settle_stack()
         self._step = StepMarks(mark, self._stack[-1])
 
-    def close_step(self, mark: Any, samples: int) -> Optional[StepMarks]:
+    def close_step(self, mark: Any, samples: float) -> Optional[StepMarks]:
         """The step that ends here, or None if its beginning was not seen."""
         step, self._step = self._step, None
         if step is not None:
@@ -111,7 +111,7 @@ class Recorder:
         """The next `count` steps are only added to `kept`: the runtime decides nothing at their ends."""
         self.ahead, self._kept = count, kept
 
-    def pass_boundary(self, samples: int) -> None:
+    def pass_boundary(self, samples: float) -> None:
         """Between two of these steps; the first forward of the one that begins is marked, too."""
         mark, step = self.clock.mark(), self._step
         if step is not None:

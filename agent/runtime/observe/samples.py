@@ -57,6 +57,8 @@ class SampleCount:
         self._loader_seen = False
         self._first_model: Optional[int] = None
         self.loader_batch_size: Optional[int] = None
+        self.sharers = 1
+        """Ranks that are given the same samples, so that each counts its share of them."""
         self.samples = 0
         self.forwards = 0
         self.told: Optional[int] = None
@@ -91,8 +93,8 @@ class SampleCount:
         else:
             self.samples += count_samples(args, kwargs, size)
 
-    def close_step(self) -> int:
+    def close_step(self) -> float:
         """Samples of the step that ends here; the count starts again."""
-        samples = self.samples if self.told is None else self.told
+        samples = self.samples / self.sharers if self.told is None else self.told
         self.samples, self.forwards, self._first_model, self.told = 0, 0, None, None
         return samples

@@ -124,6 +124,14 @@ def count_ranks(root: Any) -> Tuple[int, int]:
     return shared, getattr(mesh, "replicate_mesh_size", 1)
 
 
+def count_sharers(root: Any) -> int:
+    """Ranks that are given the same samples: its parameters lie on a mesh of more ranks than reduce its gradients."""
+    if find_kind(root) != FULLY_SHARD:
+        return 1
+    shared, copies = count_ranks(root)
+    return max(parameter.device_mesh.size() for parameter in list_trained(root)) // (shared * copies)
+
+
 def list_groups(module: Any) -> List[Any]:
     """What fully_shard gathers together for this module; empty for one that it left alone."""
     if not hasattr(module, "set_reshard_after_forward"):

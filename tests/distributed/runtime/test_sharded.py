@@ -75,3 +75,10 @@ def test_a_wrapper_that_shards_is_tuned_where_it_can_be(tmp_path: Path) -> None:
     assert facts["gradient_bytes"] >= 12_804
     assert set(session.result("a")["consumed"]) == {"num_threads", "loader_num_workers"}
     assert "fully_shard, which can change it" in session.result("a")["not_consumed"]["sharding_stage"]
+
+
+def test_ranks_of_one_tensor_parallel_model_count_their_samples_once(tmp_path: Path) -> None:
+    session = launch(tmp_path, ["tensor_parallel.py"], [measure("a", {}), END])
+    assert session.code == 0, session.log
+    assert session.hello["facts"]["batch_size_per_rank"] == 4
+    assert session.result("a")["samples_per_step"] == 8
