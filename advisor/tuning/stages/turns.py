@@ -1,5 +1,6 @@
 """The next race: who takes part, in which stage and why now, and the rules it is run by."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import SEGMENT_STEPS, UNTIMED
+from advisor.tuning.history.comparisons import log_rate
 from advisor.tuning.history.record import Record
 
 PROFILE_STEPS = 3
@@ -16,7 +18,8 @@ PROFILE_STEPS = 3
 _PROBE_STEPS = 10
 """Fewest timed steps of the probe: a training of slow steps is not to spend its budget on looking."""
 _GIVE_UP_RATIO = 1.3
-"""An arm surely this many times slower than the fastest is given up: it can neither win nor teach much more."""
+"""An arm surely this many times slower than the fastest, or alone than the baseline, is given up: it can neither win
+nor teach much more."""
 _KNOWN = 0.005
 """Standard error of ln(throughput ratio) from which more steps tell the search next to nothing more."""
 _LEAST_STEPS = 4
@@ -94,8 +97,22 @@ def search_rules(record: Record, arms: Sequence[Candidate], stage_s: float) -> R
         target_s=min(wanted.block_s, max(0.1, _MOST_OF_STAGE * stage_s / len(arms))),
         target_error=None if _is_inexact(record, arms) else _KNOWN,
         give_up_ratio=_GIVE_UP_RATIO,
+        least_samples_per_s=_find_least_rate(record, arms),
         profile_steps=PROFILE_STEPS,
     )
+
+
+def _find_least_rate(record: Record, arms: Sequence[Candidate]) -> float | None:
+    """Samples a second of each rank that are too few to win, for a strategy alone in a launch of its own."""
+    facts = record.job.facts
+    if (
+        len(arms) > 1
+        or not record.required_cold(arms[0].changes)
+        or not record.baseline_blocks
+        or facts is None
+    ):
+        return None
+    return math.exp(log_rate(record.baseline_blocks[-1])) / facts.world_size / _GIVE_UP_RATIO
 
 
 def verdict_rules(

@@ -86,7 +86,8 @@ class Judge:
         if not racing:
             return Course(1, 1, 0, 0, is_over=True)
         segment, steps = self._choose_segment(), self._choose_steps()
-        alone_to_the_end = len(self._arms) == 1 and self._rules.target_error is None
+        limits = (self._rules.target_error, self._rules.least_samples_per_s)
+        alone_to_the_end = len(self._arms) == 1 and limits == (None, None)
         until = math.ceil(steps / segment) if alone_to_the_end else 1
         return Course(segment, self._choose_lead_in(), until, steps, self._count_workers())
 
@@ -154,6 +155,8 @@ class Judge:
 
     def _find_slow(self) -> List[Arm]:
         ratio, racing = self._rules.give_up_ratio, self._racing
+        if len(self._arms) == 1:
+            return [arm for arm in racing if self._lags(arm)]
         if ratio is None or len(racing) < 2:
             return []
         times = {arm.place: cap_steps(arm.read_times(self._clock)) for arm in racing}
@@ -166,6 +169,14 @@ class Judge:
             for arm in timed
             if arm.place and is_surely_slower(times[arm.place], times[fastest.place], ratio)
         ]
+
+    def _lags(self, arm: Arm) -> bool:
+        """Whether it is surely slower than an arm that races alone has to be."""
+        samples = sum(step.samples for step in arm.timed) / max(1, arm.count_batches())
+        least = self._rules.least_samples_per_s
+        if least is None or not samples:
+            return False
+        return is_surely_slower(cap_steps(arm.read_times(self._clock)), [samples / least] * 2, 1.0)
 
     def _find_moved(self, cycles: int) -> List[Arm]:
         """The arms that must not share a race with the first one."""

@@ -35,6 +35,8 @@ class RaceRules:
     give_up_ratio: Optional[float] = None
     """An arm whose step surely takes more than this many times that of the fastest arm is given up, at the earliest
     after one step. None gives no arm up."""
+    least_samples_per_s: Optional[float] = None
+    """An arm that races alone is given up where each rank surely trains on fewer samples a second. None never does."""
     profile_steps: int = 3
     """Steps of each arm after the timed ones that measure the phases."""
     long_turn_steps: int = 0
@@ -82,7 +84,7 @@ def parse_race(message: Mapping[str, Any], base: Mapping[str, Any]) -> RaceOrder
             f"A race of {rules.min_steps} to {rules.max_steps} steps an arm, {rules.segment_steps} in a segment, "
             "cannot be run."
         )
-    for name in ("give_up_ratio", "target_error"):
+    for name in ("give_up_ratio", "least_samples_per_s", "target_error"):
         limit = getattr(rules, name)
         if limit is not None and not (isinstance(limit, (int, float)) and 0 < limit < math.inf):
             raise ValueError(f"{name} is {limit!r}; it must be a number above 0, or missing.")

@@ -28,9 +28,9 @@ class Clock:
         return end - start
 
 
-def make_step(length_s: float, flag: int = 0) -> Any:
+def make_step(length_s: float, flag: int = 0, samples: int = 0) -> Any:
     step = recorder.StepMarks(0.0)
-    step.end, step.flag = length_s, flag
+    step.end, step.flag, step.samples = length_s, flag, samples
     return step
 
 
@@ -42,7 +42,7 @@ def make_arm(place: int, warm_s: float = 0.1, **fields: Any) -> Any:
     return arm
 
 
-def run(judge: Any, field: list[Any], draw: Any) -> tuple[Any, int]:
+def run(judge: Any, field: list[Any], draw: Any, samples: int = 0) -> tuple[Any, int]:
     """Carries a race to its end without ranks; `draw(arm)` is the time of its next step. The last course, cycles."""
     course, cycles = judge.plan(), 0
     while not course.is_over:
@@ -50,7 +50,7 @@ def run(judge: Any, field: list[Any], draw: Any) -> tuple[Any, int]:
             for arm in [arm for arm in field if arm.races]:
                 left = course.steps - len(arm.timed)
                 for _ in range(min(course.segment_steps, left) if left > 0 else course.segment_steps):
-                    arm.book([make_step(draw(arm))], cycles, 1)
+                    arm.book([make_step(draw(arm), samples=samples)], cycles, 1)
             cycles += 1
         course = judge.look(cycles, course)
     return course, cycles
@@ -200,6 +200,15 @@ def test_a_slow_arm_leaves_and_the_others_go_on() -> None:
     assert field[1].given_up
     assert len(field[1].timed) <= 20
     assert rules.min_steps <= len(field[0].timed) <= rules.min_steps + 5
+
+
+@pytest.mark.parametrize(("step_s", "is_slow"), [(0.2, True), (0.11, False)])
+def test_an_arm_in_a_launch_of_its_own_leaves_once_it_surely_cannot_win(step_s: float, is_slow: bool) -> None:
+    arm = make_arm(0, step_s)
+    rules = order.RaceRules(target_s=20.0, least_samples_per_s=8 / 0.12)
+    run(judging.Judge(rules, [arm], Clock(), False), [arm], lambda arm: step_s, samples=8)
+    assert arm.given_up is is_slow
+    assert (len(arm.timed) <= rules.segment_steps) is is_slow
 
 
 def test_the_first_arm_is_never_given_up() -> None:

@@ -668,6 +668,9 @@ def test_cold_knobs_are_compared_across_fresh_sessions_in_alternating_order() ->
         assert {str(b.plan.overrides) for b in sim.blocks if b.session_id == session.id} == {
             str(session.cold)
         }
+    for race in sim.races:
+        is_new = race.stage is Stage.SEARCH and bool(race.arms[0].changes)
+        assert (race.rules.least_samples_per_s is not None) == is_new
     numbers = {t.number for t in sim.trials if t.purpose is Purpose.CONFIRM}
     pairs: dict[int, list[bool]] = {}
     for block in sim.blocks:
