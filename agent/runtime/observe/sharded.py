@@ -129,7 +129,8 @@ def count_sharers(root: Any) -> int:
     if find_kind(root) != FULLY_SHARD:
         return 1
     shared, copies = count_ranks(root)
-    return max(parameter.device_mesh.size() for parameter in list_trained(root)) // (shared * copies)
+    ranks: int = max(parameter.device_mesh.size() for parameter in list_trained(root))
+    return ranks // (shared * copies)
 
 
 def list_groups(module: Any) -> List[Any]:

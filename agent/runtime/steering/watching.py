@@ -54,7 +54,7 @@ class Watch:
         self._usual: List[Dict[str, float]] = []
         """The first windows: what later ones are compared with."""
         self._steps: List[float] = []
-        self._samples = 0
+        self._samples = 0.0
         self._data_wait_s = 0.0
         self._count = 0
         self._last_s: Optional[float] = None
@@ -88,7 +88,7 @@ class Watch:
             "data_wait_s": self._data_wait_s / count,
             "samples_per_s": self._samples * self._world_size / count / mean_s,
         }
-        self._steps, self._samples, self._data_wait_s = [], 0, 0.0
+        self._steps, self._samples, self._data_wait_s = [], 0.0, 0.0
         self._write(window)
         self._report(window, *self._judge(window))
         if len(self._usual) < LEARNT_WINDOWS:
