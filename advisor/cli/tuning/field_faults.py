@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from advisor.cli.tuning.filled_options import list_options
 from advisor.cli.tuning.job_options import TuneOptions
 from advisor.protocol.asked.jobs import JobSpec
-from advisor.protocol.knobs.catalogue import find_nearest
+from advisor.protocol.near_names import find_nearest
 
 _OPTIONS = {option.fills.field: option for option in list_options(TuneOptions)}
 _COMMAND = "workload.command"

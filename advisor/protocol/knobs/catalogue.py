@@ -4,7 +4,6 @@ Defaults and rules of thumb are those of the Fleet documents. `docs/knobs.md` is
 knobs stand beside them in the catalogue of that job (`join_own`).
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -20,18 +19,11 @@ from advisor.protocol.knobs.knob import Knob, Rule
 from advisor.protocol.knobs.loading import LOADING
 from advisor.protocol.knobs.sharding import SHARDING
 from advisor.protocol.knobs.training import TRAINING
+from advisor.protocol.near_names import MOST_NEAR, find_nearest
 from advisor.protocol.training.own_knobs import Faster, OwnKnob
 
-_MOST = 3
 _COMMON = frozenset({"mb", "size", "in", "of", "num", "use", "the", "to", "speed", "cap"})
 """Words that stand in too many places to mean a knob by themselves; beside another one they count half."""
-
-
-def find_nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return the known names with letters most like these, best first, at most three."""
-    by_small = {candidate.casefold(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.casefold(), by_small, n=_MOST, cutoff=0.6)
-    return tuple(by_small[small] for small in near)
 
 
 class Catalogue(dict[str, Knob]):
@@ -87,8 +79,8 @@ class Catalogue(dict[str, Knob]):
         }
         most = max(1.0, *scores.values())
         by_words = [knob for knob, score in scores.items() if score == most]
-        near = (*find_nearest(name, self), *(by_words if len(by_words) <= _MOST else by_words[:1]))
-        return tuple(dict.fromkeys(near))[:_MOST]
+        near = (*find_nearest(name, self), *(by_words if len(by_words) <= MOST_NEAR else by_words[:1]))
+        return tuple(dict.fromkeys(near))[:MOST_NEAR]
 
     def say_unknown(self, names: Iterable[str]) -> str:
         """`bucket_size: no such knob (did you mean fuse_grad_size_in_MB?); docs/knobs.md lists them`."""

@@ -13,8 +13,9 @@ from contextlib import suppress
 from advisor.protocol.base import Value
 from advisor.protocol.expressions import FACTS, evaluate, list_names
 from advisor.protocol.kinds import Place
-from advisor.protocol.knobs.catalogue import CATALOGUE, find_nearest, join_own
+from advisor.protocol.knobs.catalogue import CATALOGUE, join_own
 from advisor.protocol.knobs.knob import Knob
+from advisor.protocol.near_names import find_nearest
 from advisor.protocol.training.own_knobs import spell
 from advisor.protocol.training.workload import Workload, WorkloadKind
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import find_nearest
+from advisor.protocol.near_names import find_nearest
 
 
 def read_tree(text: str, suffix: str) -> object:
