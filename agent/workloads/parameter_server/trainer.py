@@ -197,7 +197,8 @@ class Lines:
             "compute_s": self._shortest_s,
         }
         facts = {
-            "world_size": options.trainers, "nodes": options.nodes, "device": "cpu",
+            "world_size": options.trainers, "local_world_size": of_trainers.count(0), "nodes": options.nodes,
+            "device": "cpu", "batch_size_per_rank": options.batch,
             "gradient_bytes": self._model.values.numel() * 4, "parameter_tensors": len(variables),
             "sparse_gradients": options.table == "rows", "torch_version": torch.__version__,
             "parameter_servers": about,
