@@ -8,6 +8,9 @@ from torch import nn
 
 from .placement import Variable
 
+_LIKED = 1.5
+"""The sum of its ids' tastes from which a sample is a click: about half of them are, under the default skew."""
+
 
 class Model:
     """The layers; their parameters and gradients lie in two long tensors, so that blocks of them are slices."""
@@ -48,7 +51,9 @@ class Model:
         """
         self.gradient.zero_()
         rows.requires_grad_()
-        found = self.layers(rows[places].flatten(1)).squeeze(1)
+        of_samples = rows[places]
+        # The first number of each row is its weight in the wide part.
+        found = self.layers(of_samples.flatten(1)).squeeze(1) + of_samples[:, :, 0].sum(dim=1)
         loss = nn.functional.binary_cross_entropy_with_logits(found, labels)
         loss.backward()
         if self.table is not None:
@@ -75,6 +80,6 @@ class Batches:
         popularity = torch.rand(options.trainers * options.batch, options.fields, generator=dice)
         first = self._trainer * options.batch
         ids = (popularity[first : first + options.batch] ** options.skew * options.rows).long()
-        tastes = torch.sin(ids * 12.9898).sum(dim=1)
+        tastes = torch.sin(ids * 12.9898 + 1).sum(dim=1)
         different, places = ids.unique(return_inverse=True)
-        return different, places, (tastes > 0).float()
+        return different, places, (tastes > _LIKED).float()
