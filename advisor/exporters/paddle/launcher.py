@@ -9,6 +9,10 @@ from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported, ExportError
 from advisor.exporters.paddle.servers import (
     ELSEWHERE,
+    GEO_K,
+    MIN_BLOCK,
+    MODE,
+    PLACEMENT,
     SERVERS,
     TRAINERS,
     VARIABLES,
@@ -24,6 +28,11 @@ from advisor.protocol.training.parameter_servers import Mode
 _SOURCE = Path(__file__).parents[3] / "agent" / "workloads" / "paddle_servers.py"
 _NUMBERS, _EMPTY = "SERVERS, TRAINERS = 1, 2\n", "VARIABLES: dict[str, str] = {}\n"
 KNOBS = (SERVERS, *VARIABLES)
+_NOT_HERE = {
+    **dict.fromkeys((MODE, GEO_K), "paddle_strategy.py has it (format paddle-python)."),
+    **dict.fromkeys((PLACEMENT, MIN_BLOCK), ELSEWHERE[PLACEMENT]),
+    **dict.fromkeys(VARIABLES, "Geo's communicator alone reads it."),
+}
 NO_SERVERS = "The advised architecture has no parameter servers: start trainers only."
 
 
@@ -32,19 +41,15 @@ def export_paddle_servers(advice: Advice, job: Job) -> Exported:
     setup = read_setup(advice, job)
     if setup is None:
         raise ExportError(NO_SERVERS)
-    servers = int(setup.values.get(SERVERS, 1))
-    trainers = int(setup.values.get(TRAINERS, job.facts.world_size if job.facts else 2))
+    servers = setup.count(SERVERS) or 1
+    trainers = setup.count(TRAINERS) or (job.facts.world_size if job.facts else 2)
     # What the variables set is read by geo's communicator only, and only what was varied is set.
     told = [name for name in VARIABLES if setup.mode is Mode.GEO and name in setup.varied]
     variables = {VARIABLES[name]: spell(setup.values[name]) for name in told}
-    names = [*([SERVERS] if SERVERS in setup.values else []), *told]
+    names = [*([SERVERS] if setup.count(SERVERS) else []), *told]
     provenance = {name: setup.provenance_of(name) for name in names}
     unmapped = {
-        name: "Of the strategy: paddle_strategy.py has it."
-        if name not in ELSEWHERE
-        else "Read in geo only."
-        if name in VARIABLES
-        else ELSEWHERE[name]
+        name: _NOT_HERE.get(name, "The launcher has no such setting.")
         for name in advice.changes
         if name not in provenance
     }

@@ -1,7 +1,7 @@
 """Exports for Paddle of a job that trains with parameter servers: which fields of a strategy say its mode.
 
 Such a job is a command, and its mode stands in options of its own, which are known by their names (`Setup`): what the
-program prints of them (`facts.parameter_servers`), and the job's own knobs over it.
+program prints of them (`facts.parameter_servers`), what the command says, and the job's own knobs over both.
 
 Paddle derives its mode from two fields: asynchronous is a_sync with k_steps 0, geo is a_sync with k_steps above 0,
 synchronous is a_sync off with k_steps 0. The default of k_steps in a file is -1, which is none of them and trains
@@ -17,12 +17,15 @@ from advisor.exporters.selection import is_timed
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.training.own_knobs import find_option, read_value
 from advisor.protocol.training.parameter_servers import Architecture, Mode, ServerSetup
 from advisor.protocol.training.workload import WorkloadKind
 
 MODE, GEO_K, SERVERS, PLACEMENT, MIN_BLOCK = "mode", "geo_k", "servers", "placement", "min_block"
 TRAINERS = "trainers"
 ARCHITECTURE = "architecture"
+_OPTIONS = {MODE: "--mode", GEO_K: "--geo-k", SERVERS: "--servers", TRAINERS: "--trainers"}
+"""What a command says of a job's servers where it has them for knobs."""
 VARIABLES = {
     name: f"FLAGS_communicator_{name}"
     for name in ("max_merge_var_num", "send_queue_size", "thread_pool_size", "send_wait_times")
@@ -32,8 +35,10 @@ VERSION = "2.6.2"
 """Of the two versions the one whose packages for CPUs hold parameter servers."""
 ELSEWHERE = {
     SERVERS: "paddle_servers.py starts as many (format paddle-servers).",
-    PLACEMENT: "Paddle's fleet places blocks by itself; a transpiler can be told (format paddle-transpiler).",
-    MIN_BLOCK: "Paddle's fleet slices by itself; a transpiler can be told (format paddle-transpiler).",
+    **dict.fromkeys(
+        (PLACEMENT, MIN_BLOCK),
+        "Paddle's fleet slices and places by itself; a transpiler can be told (format paddle-transpiler).",
+    ),
     **dict.fromkeys(
         VARIABLES,
         "Paddle accepts it in a_sync_configs and nothing reads it: paddle_servers.py sets the variable.",
@@ -56,6 +61,11 @@ class Setup:
         """When trainers wait for each other."""
         return Mode(str(self.values[MODE]))
 
+    def count(self, name: str) -> int | None:
+        """Return a value that is a whole number; None where there is none, or something else stands there."""
+        value = self.values.get(name)
+        return value if isinstance(value, int) else None
+
     def provenance_of(self, name: str) -> Provenance:
         """Return how much is known about a value in Paddle."""
         return self.timed_as if name in self.varied else Provenance.CARRIED
@@ -75,6 +85,12 @@ def list_today(job: Job) -> dict[str, Value]:
         else {}
     )
     own = {knob.name: knob for knob in job.spec.workload.own}
+    if not values and not own.keys() & _OPTIONS.keys():
+        return {}
+    command = job.spec.workload.command
+    for name, option in _OPTIONS.items():
+        if (found := find_option(command, option)) is not None:
+            values[name] = read_value(command[found[0]].removeprefix(found[1]))
     values |= {name: knob.own_value for name, knob in own.items()}
     modes = {*own[MODE].values, values[MODE]} if MODE in own else {values.get(MODE)}
     is_whole = modes <= set(Mode) and (Mode.GEO not in modes or isinstance(values.get(GEO_K), int))

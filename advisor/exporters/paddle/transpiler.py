@@ -98,8 +98,9 @@ def _list_servers(setup: Setup) -> Iterator[_Line]:
     if setup.mode is Mode.GEO:
         yield MODE, "geo_sgd_mode", True, known
         yield GEO_K, "geo_sgd_need_push_nums", int(setup.values[GEO_K]), setup.provenance_of(GEO_K)
-    if MIN_BLOCK in setup.varied:
-        known, least = setup.provenance_of(MIN_BLOCK), int(setup.values[MIN_BLOCK])
+    least = setup.count(MIN_BLOCK)
+    if MIN_BLOCK in setup.varied and least is not None:
+        known = setup.provenance_of(MIN_BLOCK)
         if not least:
             yield MIN_BLOCK, "slice_var_up", False, known
         elif least >= _SMALLEST:

@@ -18,8 +18,8 @@ OWN = (
 def serve(advise):
     """Give advised jobs with parameter servers."""
 
-    def give(changes, own=OWN, **more):
-        return advise(changes, kind=WorkloadKind.COMMAND, command=("python", "ps.py"), own=own, **more)
+    def give(changes, own=OWN, command=("python", "ps.py"), **more):
+        return advise(changes, kind=WorkloadKind.COMMAND, command=command, own=own, **more)
 
     return give
 
@@ -81,6 +81,25 @@ def test_a_programs_facts_tell_what_its_knobs_do_not(serve) -> None:
     assert code_of(file.content) == "a_sync: true\na_sync_configs {\n  k_steps: 4\n}\n"
     assert set(file.provenance.values()) == {Provenance.CARRIED}
     assert "\nSERVERS, TRAINERS = 2, 3\n" in export(advice, job, "paddle-servers").content
+
+
+def test_what_the_command_says_beside_its_knobs_counts(serve) -> None:
+    command = ("python", "l.py", "--servers", "3", "--trainers=5", "--", "python", "ps.py", "--mode", "geo")
+    advice, job = serve({"geo_k": 100}, own=("geo_k=10,100",), command=command)
+    file = export(advice, job, "paddle")
+    assert code_of(file.content) == "a_sync: true\na_sync_configs {\n  k_steps: 100\n}\n"
+    assert file.provenance == {"mode": Provenance.CARRIED, "geo_k": Provenance.TRANSLATED}
+    assert "\nSERVERS, TRAINERS = 3, 5\n" in export(advice, job, "paddle-servers").content
+
+
+def test_words_where_numbers_are_meant_are_left_out(serve) -> None:
+    own = (*OWN[:2], "servers=one,two", "min_block=none,small")
+    command = ("python", "l.py", "--trainers", "10.0.0.1:6170,10.0.0.2:6170")
+    advice, job = serve({"servers": "two", "min_block": "small"}, own=own, command=command)
+    file = export(advice, job, "paddle-servers")
+    assert "\nSERVERS, TRAINERS = 1, 2\n" in file.content
+    assert "servers" in file.unmapped
+    assert "min_block" in export(advice, job, "paddle-transpiler").unmapped
 
 
 def test_the_launcher_starts_what_was_advised(serve) -> None:
