@@ -131,13 +131,8 @@ class Candidates:
         if any(plan == known["plan"] for known in self.files.values()):
             return
         total, tables = self._estimate(options)
-        ranks = self._topology.world_size
-        self.files[name] = {
-            "ranks": ranks,
-            "estimated_ms": total,
-            "estimated_ms_by_table": tables,
-            "plan": plan,
-        }
+        told = {"ranks": self._topology.world_size, "batch": self._batch, "estimated_ms": total}
+        self.files[name] = {**told, "estimated_ms_by_table": tables, "plan": plan}
 
     def _estimate(self, options: list[ShardingOption]) -> tuple[float, dict[str, float]]:
         """What the planner says of these placements once it is told how many rows a sample looks up."""
@@ -170,11 +165,25 @@ def list_sharders(is_default: bool = False) -> list[Any]:
     return sharders
 
 
+def compare(advice: Path) -> list[str]:
+    """The planner's estimates beside the steps that `advisor advice JOB --json` tells of, fastest first."""
+    told, lines = json.loads(advice.read_text()), []
+    for point in told["pareto"]:
+        values = {**told["baseline"], **point["changes"]}.values()
+        path = next(value for value in values if str(value).endswith(".json"))
+        file = json.loads(Path(path).read_text())
+        samples_per_s = told["baseline_samples_per_s"] * point["throughput_ratio"]
+        measured_ms = file["ranks"] * file["batch"] / samples_per_s * 1e3
+        estimated_ms = file["estimated_ms"]
+        lines.append(f"{estimated_ms:9.3f} {measured_ms:9.1f} {measured_ms / estimated_ms:8.0f}  {path}")
+    return ["estimated  measured   factor  plan (ms a step)", *lines]
+
+
 def main() -> None:
     """Write the candidates' files, and say how to race them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", help="FILE:FUNCTION that returns the model before it is sharded.")
-    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("model", nargs="?", help="FILE:FUNCTION that returns the model before it is sharded.")
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--ranks-per-node", type=int, help="All of them, where it is not said.")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--batch", type=int, default=512, help="Samples of a rank and step.")
@@ -183,7 +192,15 @@ def main() -> None:
     )
     parser.add_argument("--most", type=int, default=8, help="Candidates beside the default, by estimate.")
     parser.add_argument("--into", type=Path, default=Path("plans"), help="Folder of the files.")
+    parser.add_argument(
+        "--measured", type=Path, help="What `advisor advice JOB --json` wrote: compare, and end."
+    )
     asked = parser.parse_args()
+    if asked.measured:
+        print("\n".join(compare(asked.measured)))
+        return
+    if not asked.model:
+        parser.error("name the model: FILE:FUNCTION")
     warnings.filterwarnings("ignore")  # What TorchRec says of itself, whatever one does.
     logging.disable(logging.WARNING)
 
