@@ -17,10 +17,10 @@ from torchrec_plans import read_plan
 
 NUMBERS, WIDTH = 13, 64
 TABLES = {
-    "user": (400_000, 1),
-    "item": (100_000, 20),
-    "tag": (20_000, 10),
-    "shop": (2_000, 1),
+    "user": (40_000, 1),
+    "item": (20_000, 20),
+    "tag": (4_000, 10),
+    "shop": (400, 1),
     "country": (200, 1),
 }
 """Rows of each table, and how many of them a sample looks up."""
