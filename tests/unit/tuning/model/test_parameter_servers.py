@@ -1,8 +1,10 @@
 """Parameter servers: placement is exact arithmetic, and a step is the bytes of the fullest link over its rate."""
 
 import math
+import random
 
 import pytest
+from agent.workloads.parameter_server.placement import Variable, choose_servers, cut_into_blocks
 
 from advisor.protocol.training.parameter_servers import ParameterServers, Placement
 from advisor.tuning.model.parameter_servers import ServerModel, find_traffic, fit, lay_out
@@ -91,6 +93,20 @@ def test_blocks_are_whole_rows_and_none_is_below_the_smallest() -> None:
     assert cut((("w", 30, 3),), 4, 0) == [("w", 30)]
     assert share_out((("w", 30, 3), ("b", 10, 1)), 2, 0, Placement.ROUND_ROBIN) == (30, 10)
     assert share_out((("a", 4, 1), ("b", 9, 1), ("c", 6, 1)), 2, 0, Placement.BY_BYTES) == (9, 10)
+
+
+def test_program_and_model_deal_out_alike() -> None:
+    dice = random.Random(0)
+    for _ in range(100):
+        sizes = [(dice.choice([1, 3, 256]), dice.randint(1, 2000)) for _ in range(dice.randint(1, 12))]
+        variables = tuple((f"{i}.weight", row * rows, row) for i, (row, rows) in enumerate(sizes))
+        servers, min_block = dice.randint(1, 9), dice.choice([0, 64, 8192, 65_536])
+        blocks = cut_into_blocks([Variable(*each) for each in variables], servers, min_block)
+        for rule in Placement:
+            held = [0] * servers
+            for block, home in zip(blocks, choose_servers(blocks, servers, rule.value), strict=True):
+                held[home] += block.elements
+            assert tuple(held) == share_out(variables, servers, min_block, rule)
 
 
 def test_a_server_beside_a_trainer_takes_its_share_off_the_link() -> None:
