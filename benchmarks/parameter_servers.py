@@ -8,7 +8,6 @@ those of the first rate; those of the other rates are predicted, and then measur
 import argparse
 import contextlib
 import json
-import math
 import subprocess
 import sys
 import time
@@ -39,26 +38,36 @@ WARMUP = 4
 """Lines at a launch's beginning that do not count."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class Launch:
+    """What one launch of a setup told."""
+
+    job: ParameterServers
+    largest_share: float
+    step_s: float
+    """Median step."""
+
+
+@dataclass(frozen=True)
 class Measured:
     """A setup over links of one rate."""
 
     name: str
-    job: ParameterServers
-    told_share: float
-    launches_s: list[float] = field(default_factory=list)
-    """Median step of each launch."""
+    launches: list[Launch] = field(default_factory=list)
+
+    @property
+    def job(self) -> ParameterServers:
+        """What the program told of itself, as a job's forecast takes it."""
+        return self.launches[0].job
 
     @property
     def step_s(self) -> float:
         """The mean over launches."""
-        return fmean(self.launches_s)
+        return fmean(launch.step_s for launch in self.launches)
 
 
-def launch(
-    nodes: Sequence[TestbedNode], words: str, steps: int, limit_s: float
-) -> tuple[ParameterServers, float, float]:
-    """Run the workload under a setup on all nodes; return what it told, its largest share and its step in seconds."""
+def launch(nodes: Sequence[TestbedNode], words: str, steps: int, limit_s: float) -> Launch:
+    """Run the workload under a setup on all nodes."""
     command = (
         sys.executable, "-m", "agent.workloads.parameter_server", "--nodes", str(len(nodes)), "--trainer-nodes", "2",
         "--trainers", "2", "--steps", str(steps), "--master-addr", nodes[0].address, "--master-port", str(PORT),
@@ -84,9 +93,8 @@ def launch(
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     told = next(line["facts"]["parameter_servers"] for line in lines if "facts" in line)
     counted = [line for line in lines if "step_time_s" in line][WARMUP:]
-    step_s, compute_s = (median(line[name] for line in counted) for name in ("step_time_s", "compute_s"))
-    job = ParameterServers.model_validate({**told, "compute_s": compute_s})
-    return job, float(counted[-1]["largest_share"]), step_s
+    step_s = median(line["step_time_s"] for line in counted)
+    return Launch(ParameterServers.model_validate(told), counted[-1]["largest_share"], step_s)
 
 
 def measure(rate: str, names: Sequence[str], rounds: int, steps: int, limit_s: float) -> Iterator[Measured]:
@@ -96,39 +104,31 @@ def measure(rate: str, names: Sequence[str], rounds: int, steps: int, limit_s: f
         for turn in range(rounds):
             for name in names if turn % 2 == 0 else reversed(names):
                 begin = time.monotonic()
-                job, share, step_s = launch(nodes, SETUPS[name], steps, limit_s)
-                found.setdefault(name, Measured(name, job, share)).launches_s.append(step_s)
-                took = time.monotonic() - begin
-                print(
-                    f"{rate:>8}  {name:42} {step_s * 1e3:7.1f} ms   ({took:.0f} s)",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                made = launch(nodes, SETUPS[name], steps, limit_s)
+                found.setdefault(name, Measured(name)).launches.append(made)
+                took = f"{made.step_s * 1e3:7.1f} ms   ({time.monotonic() - begin:.0f} s)"
+                print(f"{rate:>8}  {name:42} {took}", file=sys.stderr, flush=True)
     yield from found.values()
 
 
 def show(title: str, model: ServerModel, measured: Sequence[Measured]) -> None:
     """Print a table of predicted against measured steps."""
-    print(
-        f"\n{title}\n\n| setup | largest share | computing, ms | measured, ms | predicted, ms | off |\n|---|---|---|---|---|---|"
-    )
+    head = ("setup", "largest share", "measured, ms", "predicted, ms", "off")
+    print(f"\n{title}\n\n| {' | '.join(head)} |\n{'|---' * len(head)}|")
     misses = []
     for each in measured:
         predicted_s = model.predict_step_s(each.job)
-        misses.append(math.log(predicted_s / each.step_s))
+        misses.append(predicted_s / each.step_s - 1.0)
         share = find_traffic(each.job).largest_share
-        if share is not None and round(share, 4) != each.told_share:
-            raise SystemExit(
-                f"{each.name}: the program tells a largest share of {each.told_share}, not {share}."
-            )
+        theirs = each.launches[0].largest_share
+        if share is not None and round(share, 4) != theirs:
+            raise SystemExit(f"{each.name}: the program tells a largest share of {theirs}, not {share}.")
         told = "–" if share is None else f"{share:.3f}"
-        launches = ", ".join(f"{step_s * 1e3:.0f}" for step_s in each.launches_s)
-        off = f"{math.expm1(misses[-1]):+.1%}".replace("%", " %")
-        print(
-            f"| {each.name} | {told} | {each.step_s * 1e3:.1f} ({launches}) | {predicted_s * 1e3:.1f} | {off} |"
-        )
-    mean, most = fmean(map(abs, misses)), math.expm1(max(map(abs, misses)))
-    print(f"\nMean size of the misses {mean * 100:.1f} %, the largest {most * 100:.1f} %.")
+        launches = ", ".join(f"{launch.step_s * 1e3:.0f}" for launch in each.launches)
+        row = (each.name, told, f"{each.step_s * 1e3:.0f} ({launches})")
+        print(f"| {' | '.join(row)} | {predicted_s * 1e3:.0f} | {misses[-1] * 100:+.1f} % |")
+    sizes = [abs(miss) * 100 for miss in misses]
+    print(f"\nMean size of the misses {fmean(sizes):.1f} %, the largest {max(sizes):.1f} %.")
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def forecast_from(state: SearchState, measured: Sequence[Block], asked: WhatIf) 
             f"Job {job.id} knows too little to predict from: its program told neither the bytes of its gradients nor "
             "how a step divides. Tune it as a PyTorch workload, whose runtime sees both."
         )
-    _refuse_doubtful(job, _find_doubt(model, measured))
+    _refuse_doubtful(job, _find_doubt(model.residual, model.predict_baseline_s(), mean_step_over(measured)))
     if (unclear := explain_unclear(measured)) is not None:
         raise ForecastImpossible(f"Nothing can be forecast for job {job.id}: {unclear}")
     found = find_confirmed(state.record)
@@ -98,10 +98,7 @@ def _forecast_servers(
         )
     model = fit_servers(today, state.record.usable, bits_per_s / 8)
     measured_s, here_s = mean_step_over(measured), model.predict_step_s(today)
-    doubt = math.expm1(model.residual)
-    _refuse_doubtful(
-        job, max(doubt, math.expm1(abs(math.log(here_s / measured_s))) if measured_s > 0 else math.inf)
-    )
+    _refuse_doubtful(job, _find_doubt(model.residual, here_s, measured_s))
     there_bits = asked.bits_per_s or bits_per_s
     moved = move(today, asked.nodes, asked.batch)
     there = replace(model, bytes_per_s=there_bits / 8)
@@ -109,12 +106,11 @@ def _forecast_servers(
         told.model_copy(update={"step_time_s": told.step_time_s * measured_s / here_s})
         for told in list_setups(moved, there)
     )
-    chosen = choose_setup(setups, job.spec.allow, doubt)
-    before = next(told for told in setups if not told.changes)
-    grown = len(moved.trainer_nodes) / len(today.trainer_nodes)
-    rate = mean_rate(measured) * grown * asked.batch * measured_s / chosen.step_time_s
-    faster = there_bits / bits_per_s
+    grown, faster = len(moved.trainer_nodes) / len(today.trainer_nodes), there_bits / bits_per_s
     band = _band(model.residual, max(grown, asked.batch, 1 / asked.batch, faster, 1 / faster))
+    chosen = choose_setup(setups, job.spec.allow, band)
+    before = next(told for told in setups if not told.changes)
+    rate = mean_rate(measured) * grown * asked.batch * measured_s / chosen.step_time_s
     silent_s = there.predict_silent_step_s(moved) * measured_s / here_s
     nodes = len(set(moved.trainer_nodes))
     return Forecast(
@@ -130,7 +126,7 @@ def _forecast_servers(
         scaling_efficiency=min(1.0, silent_s / chosen.step_time_s),
         caveat=" ".join(
             [
-                compare_architectures(setups, job.spec.allow, doubt),
+                compare_architectures(setups, job.spec.allow, band),
                 _reservations(job, len(set(today.trainer_nodes)), nodes, asked, model.residual),
             ]
         ).strip(),
@@ -146,7 +142,10 @@ def list_forecasts(
     `changes` is the advised strategy, `measured` are the baseline's blocks that the advice tells of; empty where
     nothing can be predicted.
     """
-    if state is None or state.model is None or _find_doubt(state.model, measured) > _MOST_DOUBT:
+    if state is None or state.model is None:
+        return ()
+    here_s, measured_s = state.model.predict_baseline_s(), mean_step_over(measured)
+    if _find_doubt(state.model.residual, here_s, measured_s) > _MOST_DOUBT:
         return ()
     if explain_unclear(measured) is not None:
         return ()
@@ -210,12 +209,11 @@ def _refuse_doubtful(job: Job, doubt: float) -> None:
         )
 
 
-def _find_doubt(model: CostModel, measured: Sequence[Block]) -> float:
+def _find_doubt(residual: float, here_s: float, step_s: float) -> float:
     """Share by which the model misses what was measured, of strategies or of the baseline, whichever is more."""
-    step_s = mean_step_over(measured)
     if step_s <= 0.0:
         return math.inf
-    return math.expm1(max(model.residual, abs(math.log(model.predict_baseline_s() / step_s))))
+    return math.expm1(max(residual, abs(math.log(here_s / step_s))))
 
 
 def _band(residual: float, times_measured: float) -> float:

@@ -82,7 +82,8 @@ def predict_from_figures(
     )
     model = ServerModel(bits_per_s / 8)
     setups = list_setups(today, model)
-    return setups, f"{compare_architectures(setups, Effect.EXACT, model.residual)} {_FIGURES_ONLY}".strip()
+    said = compare_architectures(setups, Effect.EXACT, 2.0 * math.expm1(model.residual))
+    return setups, f"{said} {_FIGURES_ONLY}".strip()
 
 
 def _read_shape(option: str, text: str, example: str) -> tuple[int, ...]:
