@@ -5,8 +5,9 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Trial
 from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.own_knobs import spell
 from advisor.protocol.training.workload import WorkloadFacts
-from advisor.tuning.history.breakoffs import find_script_failure
+from advisor.tuning.history.breakoffs import find_script_failure, list_break_offs
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.outcomes import count_nonfinite, say_share
 from advisor.tuning.stages.undecided import say_failure
@@ -147,9 +148,25 @@ def list_warnings(record: Record, *, is_told: bool) -> tuple[str, ...]:
             "all the same, and strategies are held against that share. Look for bad samples or too large a learning "
             "rate."
         )
+    found += _list_failed_values(record)
     if sentence := _say_crowded(record):
         found.append(sentence)
     return tuple(found)
+
+
+def _list_failed_values(record: Record) -> list[str]:
+    """Which values of the user's own knobs were not measured, because their launches broke off."""
+    own = {knob.name for knob in record.job.spec.workload.own}
+    measured = {block.plan.overrides for block in record.usable}
+    failed = {
+        b.session.cold: b.session.reason for b in list_break_offs(record) if own & b.session.cold.keys()
+    }
+    told = {
+        ", ".join(f"{name} {spell(value)}" for name, value in cold.items()): reason
+        for cold, reason in failed.items()
+        if cold not in measured
+    }
+    return [f"{values} was not measured. {reason}" for values, reason in told.items()]
 
 
 def _say_crowded(record: Record) -> str:

@@ -14,6 +14,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockState, EarlierJob, Outcome, Purpose, Session, SessionState
+from advisor.protocol.training.workload import Workload
 from advisor.tuning.decisions import EndSession, Fail, Finish, Launch, Race, Wait
 from advisor.tuning.history.budget import plan_verdict
 from advisor.tuning.history.record import Record
@@ -691,6 +692,20 @@ def test_a_launch_that_dies_of_its_cold_knobs_ends_that_strategy_only() -> None:
     assert isinstance(advice, Advice)
     assert advice.verdict is Verdict.CHANGE
     assert sum(bool(s.cold) for s in sim.sessions) == 1
+
+
+def test_a_value_of_the_users_own_that_its_launch_died_of_is_told() -> None:
+    workload = Workload(command=("torchrun", "train.py", "--engine", "a"), own=("--engine=a,b:exact",))
+    sim = only_buckets(
+        1200,
+        job=make_job(make_spec(workload=workload, knobs=("num_threads",), budget=Budget(max_seconds=1200))),
+        launch_fault=lambda _index, cold: Outcome.CRASHED if cold.get("engine") == "b" else None,
+    )
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert "engine b was not measured. It died at its launch." in advice.watch
 
 
 def test_a_race_whose_ranks_drifted_apart_counts_for_nothing() -> None:
