@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Mapping
 
 from .. import current
+from ..observe.sharded import find_kind
 from .lever import Evidence, Lever, Training
 
 
@@ -23,6 +24,8 @@ class OwnKnobs(Lever):
         self.changes_training = tuple(name for name, about in hot.items() if not about.get("exact"))
         self._wanted: Mapping[str, Any] = {}
         self._seen: Dict[str, int] = {}
+        self._engine = ""
+        """What exchanges the model's gradients, in a clause."""
 
     def has(self, name: str) -> bool:
         """Whether it is one of the script's own."""
@@ -47,6 +50,8 @@ class OwnKnobs(Lever):
 
     def observe(self, training: Training) -> Dict[str, Any]:
         """What the script itself has, where it asks."""
+        if training.sharded or training.replicas:
+            self._engine = find_kind(training.sharded[0]) if training.sharded else "DistributedDataParallel"
         asked = (name for name, about in self._own.items() if not about.get("how"))
         return {name: current.own_defaults[name] for name in asked if name in current.own_defaults}
 
@@ -73,6 +78,9 @@ class OwnKnobs(Lever):
     def prove_launched(self, name: str, value: Any) -> Evidence:
         """Of a knob that stands since the launch."""
         how = str(self._own[name].get("how", ""))
+        if how and self._engine and isinstance(value, str):
+            # Words that a program takes and makes nothing of are seen by this.
+            how = f"{how} The model trains under {self._engine}."
         if how:
             return Evidence(consumed={name: how})
         if current.own_asked.get(name, 0) > 0:

@@ -78,6 +78,9 @@ def test_what_stands_since_the_launch_is_proved_by_its_place_or_by_being_asked(a
     assert "did not call fleet_advisor.knob" in lever.prove_launched("asked", 1).not_consumed["asked"]
     api.knob("asked", 1)
     assert "answered 1" in lever.prove_launched("asked", 1).consumed["asked"]
+    lever.observe(Training([object()], []))
+    told = lever.prove_launched("micro", "fsdp").consumed["micro"]
+    assert told.endswith("The model trains under DistributedDataParallel.")
 
 
 def test_the_registry_leaves_the_proof_of_own_knobs_to_their_lever() -> None:
