@@ -109,7 +109,8 @@ def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Co
 
 
 def _find_guard_level(count: int, planned: int, ended: tuple[int, ...], forced: bool) -> float:
-    end = next((e for e in ended if e >= count), planned)
+    # A budget may have ended before the first launch.
+    end = next((e for e in ended if e >= max(count, 1)), planned)
     return find_level(count, end, forced=forced or count in ended, ended=[e for e in ended if e < count])
 
 

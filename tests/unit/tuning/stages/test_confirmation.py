@@ -165,6 +165,15 @@ def continued(raced: Raced) -> Raced:
     return raced
 
 
+def test_a_job_goes_on_whose_budget_ended_before_its_verdicts_first_launch() -> None:
+    raced = continued(searched(seconds=2000))
+    verdict = confirm(raced.record, SMALL, forced=False)
+    assert (verdict.look, verdict.launches, verdict.guard_level) == (None, (), 0.0)
+    turn = ask(raced.launch())
+    assert isinstance(turn, Turn)
+    assert "launch 1" in turn.race.because
+
+
 def test_a_continued_job_goes_on_with_the_winner_and_not_with_a_rung_that_raced_behind_it() -> None:
     half: dict[str, Value] = {"fp16_allreduce": True}
     raced = Raced(make_job(make_spec(allow=Effect.NUMERIC)), 0.05).launch().race(BASE)
