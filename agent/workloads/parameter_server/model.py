@@ -31,6 +31,10 @@ class Model:
             self.variables.append(Variable("table", options.rows * options.width, options.width))
             starts.append(build_table(options).flatten())
         self.values = torch.cat(starts)
+        if options.resume:
+            learnt = torch.load(options.resume)["values"]
+            layers = sum(value.numel() for _, value in parameters)
+            self.values[:layers] = learnt[:layers]
         self.gradient = torch.zeros_like(self.values)
         begin = 0
         for _, value in parameters:
@@ -63,6 +67,8 @@ class Model:
 
 def build_table(options: argparse.Namespace) -> torch.Tensor:
     """Return the table before the first step, the same in every process."""
+    if options.resume:
+        return torch.load(options.resume)["table"]
     dice = torch.Generator().manual_seed(options.seed + 1)
     return torch.randn(options.rows, options.width, generator=dice) * 0.1
 
@@ -72,11 +78,13 @@ class Batches:
 
     def __init__(self, options: argparse.Namespace, trainer: int) -> None:
         self._options, self._trainer = options, trainer
+        self.first = torch.load(options.resume)["steps"] if options.resume else 0
+        """Steps that a resumed training had made before."""
 
     def draw(self, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the different ids of a batch, where each sample's ids are among them, and the labels."""
         options = self._options
-        dice = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+        dice = torch.Generator().manual_seed(options.seed * 1_000_003 + self.first + step)
         popularity = torch.rand(options.trainers * options.batch, options.fields, generator=dice)
         first = self._trainer * options.batch
         ids = (popularity[first : first + options.batch] ** options.skew * options.rows).long()

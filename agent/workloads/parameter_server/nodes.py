@@ -1,9 +1,11 @@
 """Lines between the supervisors of several nodes: what fails on one node ends all of them."""
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
+import random
 import select
 import socket
 import struct
@@ -11,6 +13,7 @@ import time
 
 _SIOCGIFADDR = 0x8915
 """Linux's number of the question for an interface's address."""
+_PORTS = (15_000, 32_000)
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """A node that vanishes without a word is missed after 25 s."""
 
@@ -138,11 +141,13 @@ class OtherNodes:
 
 
 def _find_free_ports(host: str) -> list[int]:
-    sockets = [socket.create_server((host, 0)) for _ in range(2)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Return two ports that are free, below those that the kernel gives: roles' own connections would take them."""
+    found: list[int] = []
+    while len(found) < 2:
+        port = random.randrange(*_PORTS)
+        with contextlib.suppress(OSError), socket.create_server((host, port)):
+            found.append(port)
+    return found
 
 
 def _choose_interface(host: str) -> None:

@@ -53,7 +53,8 @@ def _describe() -> argparse.ArgumentParser:
     what.add_argument("--learning-rate", type=float, default=0.5)
     what.add_argument("--steps", type=int, default=100_000)
     what.add_argument("--seed", type=int, default=0)
-    what.add_argument("--save", default="", help="file for the trained parameters")
+    what.add_argument("--save", default="", help="file for what was learnt")
+    what.add_argument("--resume", default="", help="such a file, on every node, to go on from")
     what.add_argument("--slow-trainer", default="", metavar="RANK:MS", help="one that is late in each step")
 
     where = parser.add_argument_group("where it runs; the same command on every node")

@@ -62,13 +62,15 @@ def train(options: argparse.Namespace, number: int, stores: Sequence[str]) -> No
     )
     dist.barrier()
     lines = Lines(options, model) if number == 0 else None
-    _loop(options, number, model, exchange, lines)
+    batches = Batches(options, number)
+    _loop(options, number, model, batches, exchange, lines)
     # A trainer that others still wait for must not leave.
     dist.barrier()
     if number == 0:
         if options.save:
             table = exchange.collect()
-            torch.save({"values": model.values, "table": table}, options.save)
+            steps = batches.first + options.steps
+            torch.save({"values": model.values, "table": table, "steps": steps}, options.save)
         if has_servers:
             for server in range(options.servers):
                 transport.call(f"server{server}", "finish").wait()
@@ -81,10 +83,11 @@ def _loop(
     options: argparse.Namespace,
     number: int,
     model: Model,
+    batches: Batches,
     exchange: Servers | Collective,
     lines: "Lines | None",
 ) -> None:
-    batches, step = Batches(options, number), 0
+    step = 0
     late_s = _read_lateness(options, number)
     ids, places, labels = batches.draw(0)
     asked = None

@@ -59,6 +59,11 @@ def test_every_architecture_and_mode_learns_what_it_should(tmp_path: Path) -> No
         "cut": "--servers 3 --min-block 100 --placement by_bytes --table dense --place together",
         "summed": "--servers 2 --placement hash_name --min-block 0 --reduce-in-node 1 --rpc-threads 1",
     }
+    # Six steps more from where the first six ended; the table lies elsewhere than it did.
+    resumed = {
+        "twelve": "--architecture hybrid --steps 12",
+        "six more": f"--servers 2 --table dense --resume {tmp_path / 'collective'}",
+    }
     near = {
         "16 bits": "--architecture collective --wire 16",
         "prefetch": "--servers 2 --wire 16 --prefetch 1",
@@ -66,15 +71,18 @@ def test_every_architecture_and_mode_learns_what_it_should(tmp_path: Path) -> No
         "geo dense": "--mode geo --geo-k 3 --table dense",
         "async": "--mode async --servers 2",
     }
-    learnt, lines = train_in_turn(tmp_path, exact | near)
+    learnt, lines = train_in_turn(tmp_path, exact | resumed | near)
     for name in exact:
         torch.testing.assert_close(learnt[name], learnt["one process"], atol=1e-7, rtol=1e-5, msg=name)
+    torch.testing.assert_close(learnt["six more"], learnt["twelve"], atol=1e-7, rtol=1e-5)
     for name in near:
         difference = (learnt[name] - learnt["one process"]).abs().max().item()
         assert 1e-7 < difference < 0.5, name
 
     steps = {name: [line for line in of if "step" in line] for name, of in lines.items()}
-    assert all([line["step"] for line in of] == [1, 2, 3, 4, 5, 6] for of in steps.values())
+    assert all(
+        [line["step"] for line in of] == [1, 2, 3, 4, 5, 6] for name, of in steps.items() if name != "twelve"
+    )
     assert {line["samples"] for of in steps.values() for line in of} == {64}
     dense = 4 * 3169
     assert steps["hybrid"][-1]["dense_bytes"] == steps["collective"][-1]["dense_bytes"] == dense
