@@ -170,7 +170,9 @@ def compare(advice: Path) -> list[str]:
     told, lines = json.loads(advice.read_text()), []
     for point in told["pareto"]:
         values = {**told["baseline"], **point["changes"]}.values()
-        path = next(value for value in values if str(value).endswith(".json"))
+        path = next((value for value in values if str(value).endswith(".json")), None)
+        if path is None:
+            raise SystemExit(f"{advice} is of a job that raced no plans: no value in it is a file NAME.json")
         file = json.loads(Path(path).read_text())
         samples_per_s = told["baseline_samples_per_s"] * point["throughput_ratio"]
         measured_ms = file["ranks"] * file["batch"] / samples_per_s * 1e3
@@ -233,9 +235,8 @@ def main() -> None:
         print(f"              refused  {name}: {why}")
     print("\nRace them, the first one being today's:\n")
     values = ",".join(str(asked.into / f"{name}.json") for name in chosen)
-    print(
-        f"advisor tune --allow numeric --knob 'plan={values}:numeric' -- torchrun … --plan {values.split(',')[0]}"
-    )
+    print(f"advisor tune --allow numeric --knob plan --knob 'plan={values}:numeric' \\")
+    print(f"    -- torchrun … --plan {values.split(',')[0]}")
 
 
 if __name__ == "__main__":
