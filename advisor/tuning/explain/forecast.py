@@ -65,9 +65,10 @@ def forecast(job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> For
 
 def forecast_from(state: SearchState, measured: Sequence[Block], asked: WhatIf) -> Forecast:
     """Return the same of a search, with the baseline's blocks that are scaled. Raises ForecastImpossible."""
-    job, servers = state.record.job, state.space.context.facts.parameter_servers
-    if servers is not None:
-        return _forecast_servers(state, servers, measured, asked)
+    job, facts = state.record.job, state.space.context.facts
+    if facts.parameter_servers is not None:
+        there = facts.parameter_servers.model_copy(update={"nodes": facts.nodes})
+        return _forecast_servers(state, there, measured, asked)
     model = state.model
     if model is None:
         raise ForecastImpossible(

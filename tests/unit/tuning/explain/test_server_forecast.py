@@ -11,13 +11,13 @@ from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.parameter_servers import Architecture, ParameterServers
 from advisor.protocol.training.workload import Workload, WorkloadKind
 from advisor.tuning.explain.forecast import ForecastImpossible, forecast
-from advisor.tuning.model.parameter_servers import ServerModel, lay_out
+from advisor.tuning.model.parameter_servers import ServerModel, find_traffic, lay_out
 from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_facts, make_job, make_spec
 
 VARIABLES = (("w1", 262_144, 256), ("b1", 1024, 1), ("w2", 262_144, 1024), ("b2", 256, 1))
 TODAY: dict[str, object] = {
     "variables": VARIABLES, "table_rows": 20_000, "table_width": 32, "rows_per_step": 250.0,
-    "trainer_nodes": (0, 1), "server_nodes": (2,), "nodes": 4, "min_block": 0, "compute_s": 0.01,
+    "trainer_nodes": (0, 1), "server_nodes": (2,), "min_block": 0, "compute_s": 0.01,
 }  # fmt: skip
 RATE = 100_000_000
 
@@ -98,6 +98,11 @@ def test_more_nodes_ask_for_more_servers(measured: SimulatedCluster) -> None:
     assert found.nodes == 8
     served = next(told for told in found.setups if told.setup.architecture is Architecture.SERVERS)
     assert served.setup.servers > 1
+
+
+def test_servers_of_a_job_on_one_node_have_no_link_to_cross() -> None:
+    job = ParameterServers.model_validate({**TODAY, "trainer_nodes": (0, 0), "server_nodes": (0,)})
+    assert find_traffic(lay_out(job.model_copy(update={"nodes": 1, "servers": 2}))).busiest == 0.0
 
 
 def test_model_that_misses_its_measurements_forecasts_nothing() -> None:
