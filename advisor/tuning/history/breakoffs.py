@@ -153,13 +153,20 @@ def find_script_failure(record: Record) -> ScriptFailure | None:
 
 
 def _is_scripts(record: Record, launches: Sequence[BreakOff]) -> bool:
-    if any(not launch.in_force and not launch.session.was_lost for launch in launches):
+    own = [launch for launch in launches if not launch.in_force and not launch.session.was_lost]
+    if len(own) > 1 or any(not _began_late(record, launch) for launch in own):
         return True
     if len(launches) < 2 or any(launch.session.outcome is Outcome.OUT_OF_MEMORY for launch in launches):
         return False
     shared = reduce(set.intersection, [_list_causes(launch.in_force) for launch in launches])
     survived = _list_causes({b.plan.overrides for b in record.usable if b.plan.overrides})
     return not shared - survived
+
+
+def _began_late(record: Record, launch: BreakOff) -> bool:
+    """Whether it was ended before its first step, and others made steps: a busy machine starts one launch too late."""
+    hung = launch.session.outcome is Outcome.HUNG and launch.steps == 0
+    return hung and any(_count(record.history, session) > 0 for session in record.sessions)
 
 
 def _list_causes(strategies: Iterable[Changes]) -> set[Cause]:

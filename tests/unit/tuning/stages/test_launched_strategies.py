@@ -7,8 +7,11 @@ import pytest
 from advisor.protocol.answers.advice import Advice, Provenance, Verdict
 from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.kinds import Effect
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Outcome, Purpose
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
+from advisor.tuning.history.breakoffs import find_script_failure
+from advisor.tuning.history.record import Record
 from advisor.tuning.space.space import build_space
 from tests.unit.tuning.simulated_cluster import Noise, SimulatedCluster, make_facts, make_job, make_spec
 
@@ -136,3 +139,21 @@ def test_paddle_takes_whole_megabytes_of_what_its_dynamic_graph_reads() -> None:
     assert all(float(size).is_integer() for size in values["fuse_grad_size_in_MB"])
     reasons = {dropped.knob: dropped.reason for dropped in space.dropped}
     assert "dynamic graph does not act on it" in reasons["localsgd"]
+
+
+def test_one_launch_of_the_baseline_that_begins_too_late_is_not_the_scripts() -> None:
+    cluster = simulate(speed_of)
+    late: list[int] = []
+
+    def begin_late(index: int, cold: Changes) -> Outcome | None:
+        if cold or late or len(cluster.sessions) < 3:
+            return None
+        late.append(index)
+        return Outcome.HUNG
+
+    cluster.launch_fault = begin_late
+    advice = cluster.run()
+
+    assert late
+    assert isinstance(advice, Advice)
+    assert find_script_failure(Record(cluster.job, cluster.history, cluster.now)) is None
