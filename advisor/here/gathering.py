@@ -80,6 +80,8 @@ class Gathering:
                     self.tell(
                         f"{writer.get_extra_info('peername')[0]} came without this gang's secret: turned away."
                     )
+                except asyncio.CancelledError:
+                    writer.transport.abort()  # A parting in the manner of TLS would take a loop that goes on.
                 finally:
                     writer.close()
 

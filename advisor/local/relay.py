@@ -16,6 +16,8 @@ from advisor.local.server import LocalModeFailed
 _CLONE_NEWNET = 0x40000000
 _CHUNK_BYTES = 65_536
 _END_S = 10.0
+_PARTING = 3
+"""Rounds of a loop in which connections that were given up are closed."""
 
 
 @contextmanager
@@ -54,6 +56,8 @@ def talking() -> Iterator[Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(_PARTING):
+            await asyncio.sleep(0)
 
     try:
         yield begin

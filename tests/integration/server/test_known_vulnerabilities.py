@@ -91,7 +91,7 @@ def test_cve_2023_48023_server_that_fetches_addresses(
     """Ray's log proxy fetched any address. Here no route takes one, and nothing that is sent makes a connection."""
     schemas = visitors.server.app.openapi()["components"]["schemas"]
     fields = {field for schema in schemas.values() for field in schema.get("properties", ())}
-    assert not {field for field in fields if re.search(r"url|uri|proxy|callback|fetch", field)}
+    assert not {field for field in fields if re.search(r"url|uri|proxy|callback|fetch", field)} - {"prefetch"}
     called: list[Any] = []
     for name in ("getaddrinfo", "create_connection"):
         monkeypatch.setattr(socket, name, lambda *words, **named: called.append(words))

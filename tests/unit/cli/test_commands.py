@@ -585,7 +585,7 @@ def test_every_command_has_help_and_no_surprising_name() -> None:
         "tune", "serve", "submit", "jobs", "show", "watch", "logs", "cancel", "advice", "export", "doctor",
         "knobs", "version", "token", "admin", "agents", "exec", "testbed", "workloads", "predict", "run",
         "verify", "pause", "resume", "prioritise", "extend", "clone", "archive", "delete", "login", "logout",
-        "report", "repeat", "slurm", "ray", "race",
+        "report", "repeat", "slurm", "ray", "race", "study",
     }  # fmt: skip
     assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)
 
