@@ -12,6 +12,7 @@ from advisor.tuning.space.rules_of_thumb import (
     Prior,
     first_strategies,
     keep_searched,
+    own_strategies,
     rules_of,
     rules_together,
 )
@@ -25,7 +26,8 @@ _MOST_RULES = 2
 
 
 def list_first(state: SearchState) -> list[Prior]:
-    """Return what the first race holds: what similar jobs found, the rules of thumb together, and then alone."""
+    """Return what comes before the sampler: what similar jobs found, rules of thumb together, then alone for the first
+    race, and what the job's owner named."""
     space = state.space
     priors = list(rules_together(space))[:_MOST_RULES]
     for earlier in state.record.history.earlier[:_MOST_EARLIER]:
@@ -39,7 +41,8 @@ def list_first(state: SearchState) -> list[Prior]:
     if not state.scores.throughput:
         known = {p.changes for p in priors}
         priors += [p for p in first_strategies(space) if p.changes not in known]
-    return priors
+    own = own_strategies(space, {*space.composer.out_of_memory, *state.record.killers})
+    return [*priors, *(prior for prior in own if all(prior.changes != p.changes for p in priors))]
 
 
 def list_costly(space: Space) -> list[tuple[str, tuple[Dimension, ...]]]:

@@ -1,10 +1,10 @@
 """Rules of thumb -> the first strategies to try. What is tried first matters more than the sampler."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from advisor.protocol.base import Value
-from advisor.protocol.kinds import Effect, Part
+from advisor.protocol.kinds import Effect, Part, Place
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Rule
 from advisor.protocol.knobs.strategy import UPDATE_RULES
@@ -39,6 +39,37 @@ def rules_together(space: Space) -> tuple[Prior, ...]:
     return _compose(space, _wishes_together(space))
 
 
+def own_strategies(space: Space, failed: Collection[Changes]) -> tuple[Prior, ...]:
+    """Return what the owner named, knob by knob, each alone: a word's choices, and the ends of numbers.
+
+    Where a number's end failed, or lies beyond what ran out of memory, the next one towards the script's own takes its
+    place.
+    """
+    priors: dict[Changes, Prior] = {}
+    for dimension in space.dimensions:
+        knob = dimension.knob
+        if knob.place is not Place.OWN:
+            continue
+        own = space.context.baseline.get(knob.name)
+        for rule in rules_of(dimension, space):
+            for value in [rule.value] if knob.kind is str else _list_inward(dimension, rule.value, own):
+                changes = space.composer.compose({knob.name: value})
+                if changes is not None and changes not in failed:
+                    because = rule.because
+                    if value != rule.value:
+                        because += f" {rule.value} did not run, and {value} is the next one."
+                    priors.setdefault(changes, Prior(changes, because))
+                    break
+    return tuple(priors.values())
+
+
+def _list_inward(dimension: Dimension, end: Value, own: Value | None) -> list[Value]:
+    """The values from an end to the script's own, which is left out."""
+    start, stop = dimension.index_of(end), dimension.index_of(own if own is not None else end)
+    step = 1 if stop > start else -1
+    return [dimension.values[place] for place in range(start, stop, step)] or [end]
+
+
 def _compose(space: Space, wished: Iterable[tuple[dict[str, Value], str]]) -> tuple[Prior, ...]:
     priors: list[Prior] = []
     seen: set[object] = set()
@@ -53,7 +84,8 @@ def _compose(space: Space, wished: Iterable[tuple[dict[str, Value], str]]) -> tu
 def _wishes(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
     yield from _wishes_together(space)
     best = _best_rules(space)
-    for dimension in sorted(space.dimensions, key=lambda d: not _acts_on_most_of_a_step(d, space)):
+    dimensions = [d for d in space.dimensions if d.knob.place is not Place.OWN]
+    for dimension in sorted(dimensions, key=lambda d: not _acts_on_most_of_a_step(d, space)):
         for rule in rules_of(dimension, space)[:1]:
             yield _alone(dimension.knob.name, rule, space), rule.because
     for partner in _PARTNERS:
@@ -61,17 +93,18 @@ def _wishes(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
             if partner in best and name != partner and not _is_new_update_rule(name):
                 both = {**_alone(partner, best[partner], space), **_alone(name, rule, space)}
                 yield both, f"{rule.because} {best[partner].because}"
-    for dimension in space.dimensions:
+    for dimension in dimensions:
         for rule in rules_of(dimension, space)[1:]:
             yield _alone(dimension.knob.name, rule, space), rule.because
-    for dimension in space.dimensions:
+    for dimension in dimensions:
         if dimension.knob.kind is bool and dimension.knob.name not in best:
             name = dimension.knob.name
             yield {name: not space.context.baseline[name]}, f"{name} the other way round from the baseline."
 
 
 def _best_rules(space: Space) -> dict[str, Rule]:
-    return {d.knob.name: rules[0] for d in space.dimensions if (rules := rules_of(d, space))}
+    of_fleet = [d for d in space.dimensions if d.knob.place is not Place.OWN]
+    return {d.knob.name: rules[0] for d in of_fleet if (rules := rules_of(d, space))}
 
 
 def _wishes_together(space: Space) -> Iterator[tuple[dict[str, Value], str]]:

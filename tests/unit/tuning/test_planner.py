@@ -708,6 +708,31 @@ def test_a_value_of_the_users_own_that_its_launch_died_of_is_told() -> None:
     assert "engine b was not measured. It died at its launch." in advice.watch
 
 
+@pytest.mark.parametrize(
+    ("fits", "best"), [(8, {"micro": 8, "accumulate": 1}), (4, {"micro": 4, "accumulate": 2})]
+)
+def test_values_that_the_owner_named_are_raced_before_the_sampler_and_from_the_end_that_runs(
+    fits: int, best: dict[str, int]
+) -> None:
+    workload = Workload(
+        command=("torchrun", "train.py", "--micro", "2", "--accumulate", "4"),
+        own=("--micro=1,2,4,8:exact", "--accumulate=1,2,4,8:exact"),
+        require=("micro * accumulate == 8",),
+    )
+    sim = SimulatedCluster(
+        make_job(make_spec(workload=workload, budget=Budget(max_seconds=150))),
+        speed=lambda changes: 32.0 / (changes.get("accumulate", 4) * (6 + changes.get("micro", 2))),
+        noise=QUIET,
+        launch_fault=lambda _, cold: Outcome.OUT_OF_MEMORY if cold.get("micro", 2) > fits else None,
+    )
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert advice.verdict is Verdict.CHANGE
+    assert {name: advice.changes.get(name) for name in best} == best
+
+
 def test_a_race_whose_ranks_drifted_apart_counts_for_nothing() -> None:
     def alter(changes: Changes, session: Session, result: BlockResult) -> BlockResult:
         drifted = "Rank 1's parameters differ." if session.id == "s1" else ""
