@@ -8,7 +8,7 @@ from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import Workload
 from advisor.tuning.space.reversion import list_units
-from advisor.tuning.space.rules_of_thumb import first_strategies
+from advisor.tuning.space.rules_of_thumb import first_strategies, own_strategies
 from advisor.tuning.space.rungs import rung_strategies
 from advisor.tuning.space.space import Space
 from tests.unit.tuning.search_space import make_job, make_space
@@ -27,7 +27,11 @@ def test_own_knobs_are_searched_beside_the_others() -> None:
     names = {d.knob.name: d.values for d in space.dimensions}
     assert (names["micro"], names["acc"], names["ac"]) == ((1, 2, 4, 8), (1, 2, 4, 8), ("none", "full"))
     assert "fuse_grad_size_in_MB" in names
-    assert any("micro" in prior.changes for prior in first_strategies(space))
+    assert not any("micro" in prior.changes for prior in first_strategies(space)), "no rule of thumb"
+    named = [prior.changes for prior in own_strategies(space, ())]
+    assert named == [{"micro": 8, "acc": 1}, {"micro": 1, "acc": 8}, {"ac": "full"}]
+    inward = [prior.changes for prior in own_strategies(space, {Changes({"micro": 8, "acc": 1})})]
+    assert {"micro": 4, "acc": 2} in inward
 
 
 def test_a_wish_for_one_is_completed_by_what_is_required() -> None:
