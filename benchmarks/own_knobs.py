@@ -16,7 +16,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).with_name("workloads") / "known_options.py"
 LAUNCH = f"torchrun --nproc-per-node 2 {SCRIPT.name}"
 RATIOS = (1.0, 1.05, 1.3, 3.0)
-"""How many times the pauses of command A's engine are as long as B's; the computing beside them is the same for both."""
+"""How many times as long as command B's the pauses of A are; the computing beside them is the same for both."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def tune(minutes: float, most: int) -> Answer:
     case = f"micro * accumulate == 8, {'memory for ' + str(most) if most < 8 else 'memory for all'}"
     chosen = changes.get("micro", 2)
     return Answer(
-        case, str(found["verdict"]), is_right=chosen == best, is_wrong=found["verdict"] == "keep" or (chosen != best and chosen < 2),
+        case, str(found["verdict"]), is_right=chosen == best,
+        is_wrong=found["verdict"] == "keep" or (chosen != best and chosen < 2),
         told=told, seconds=seconds,
     )  # fmt: skip
 
