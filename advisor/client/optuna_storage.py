@@ -8,6 +8,7 @@ is advised, so that this storage takes nothing.
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
+from io import UnsupportedOperation
 from typing import Any, NoReturn, Protocol
 
 from optuna.distributions import (
@@ -124,7 +125,7 @@ class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
         return self._reader.job(self._places[study_id])
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise NotImplementedError(
+        raise UnsupportedOperation(
             "The advisor decides what a job measures, and Optuna only reads it here. Another sampler is named when a "
             "job is submitted: advisor tune --sampler TPESampler."
         )

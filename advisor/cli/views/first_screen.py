@@ -217,7 +217,7 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
             name,
             spell_value(knob, before),
             spell_value(knob, after),
-            say_saving(reason) or "not measured alone",
+            say_saving(reason) or "not known alone",
         )
     parts: list[RenderableType] = [table]
     if rest := say_rest(advice):

@@ -1,4 +1,4 @@
-"""`transpiler_config.py`: a DistributeTranspilerConfig, for whoever still distributes programs with Fluid's transpiler.
+"""`transpiler_config.py`: a DistributeTranspilerConfig, for programs that Fluid's transpiler distributes.
 
 Paddle's fleet acts on none of this any more: how variables are sliced and placed on servers, and NCCL's hierarchical
 allreduce and communicators (mode "nccl2"). The class is still there in 2.6.2 and 3.3.1.

@@ -52,7 +52,7 @@ def _say_stalls(advice: Advice) -> str:
 
 
 def say_saving(reason: KnobReason | None) -> str:
-    """Return what taking the knob back measured: `28 ms (22 … 35)`; empty where it was not measured alone."""
+    """Return what taking the knob back measured: `28 ms (22 … 35)`; empty where that is not known."""
     if reason is None or reason.effect is None:
         return ""
     effect = reason.effect
@@ -61,7 +61,7 @@ def say_saving(reason: KnobReason | None) -> str:
 
 
 def list_savings(advice: Advice) -> list[str]:
-    """Return a sentence for what was measured alone, or taken back together, and one for all other changes."""
+    """Return a sentence for what is known alone, or taken back together, and one for all other changes."""
     measured: dict[str, list[str]] = {}
     for reason in advice.reasons:
         if saving := say_saving(reason):
@@ -82,7 +82,7 @@ def say_unmeasured(advice: Advice) -> str:
     ]
     if not names or len(advice.reasons) == 1:
         return ""
-    return f"Not measured alone, only together with the other changes: {', '.join(names)}."
+    return f"Not known alone, only together with the other changes: {', '.join(names)}."
 
 
 def say_rest(advice: Advice) -> str:
@@ -94,7 +94,7 @@ def say_rest(advice: Advice) -> str:
         return ""
     stalls_s = advice.phases_before.stalls_s - advice.phases_after.stalls_s
     alone = all(reason.effect for reason in advice.reasons)
-    rest = "what the changes save only together" if alone else "what was not measured alone"
+    rest = "what the changes save only together" if alone else "what is not known alone"
     rest += " is" if stalls_s < _WORTH_TELLING * lost_s else f" and {_ms(stalls_s)} ms of stalls are"
     return f"These add up to {_ms(summed_s)} of {_ms(lost_s)} ms a step: {rest} not in them."
 

@@ -45,7 +45,7 @@ class Traffic:
     busiest: float
     """The most bytes in one direction of one link in the whole step: what bounds trainers that do not wait."""
     alone: float
-    """A trainer's own bytes, one after the other: what bounds it on links that nobody else uses."""
+    """A trainer's own bytes, one after the other: what bounds it on links of its own."""
     largest_share: float | None
     """Of the dense elements, on the fullest server; None where servers hold none."""
 

@@ -525,11 +525,14 @@ def test_a_terminal_that_goes_stops_the_checks_and_keeps_what_was_found() -> Non
         bench.make_folder("next")
         return Judgement()
 
-    before = signal.getsignal(signal.SIGHUP)
-    checks = [answer(Judgement()), Check("hang up", "It holds.", hang_up), answer(Judgement())]
-    with open_bench(Machine("cpu"), NoGpus(), {}) as bench:
-        assert len(run_checks(checks, bench, lambda _: None)) == 1
-    assert signal.getsignal(signal.SIGHUP) is before
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests themselves were started under
+    try:
+        checks = [answer(Judgement()), Check("hang up", "It holds.", hang_up), answer(Judgement())]
+        with open_bench(Machine("cpu"), NoGpus(), {}) as bench:
+            assert len(run_checks(checks, bench, lambda _: None)) == 1
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_under_nohup_a_terminal_that_goes_stops_nothing() -> None:

@@ -59,7 +59,7 @@ def test_change_leads_with_the_bound_and_says_how_to_use_it() -> None:
     )
     assert "WHY one step 161 → 150 ms: network 14.2 → 3.1" in text
     assert "bucket size 32 MB 8 MB 9.2 ms (7.1 … 11.3)" in text
-    assert "process groups that reduce gradients 1 2 not measured alone" in text
+    assert "process groups that reduce gradients 1 2 not known alone" in text
     assert "Fleet's names, in this order: fuse_grad_size_in_MB, sync_nccl_allreduce, nccl_comm_num." in text
     assert "All keep the mathematics exact." in text
     assert "USE IT bash advisor-train/run.sh (3 of 3 changes; your script stays as it is)" in text
@@ -83,7 +83,7 @@ def test_savings_that_are_far_less_than_what_the_step_lost_say_what_the_rest_is(
     change = a_change()
     stalled = replace(change.phases_before, stalls_s=0.09)
     assert (
-        "These add up to 9.2 of 101 ms a step: what was not measured alone and 90.0 ms of stalls are not in them."
+        "These add up to 9.2 of 101 ms a step: what is not known alone and 90.0 ms of stalls are not in them."
         in words_of(change.model_copy(update={"phases_before": stalled}))
     )
     slower = replace(change.phases_before, forward_s=change.phases_before.forward_s + 0.09)
