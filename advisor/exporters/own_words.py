@@ -3,6 +3,7 @@
 A pure function of advice and job. `run.sh` needs none of them: they are for people who own the script.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 
@@ -125,6 +126,8 @@ def _script(names: Iterable[str], values: Mapping[str, Value], job: Job) -> list
         if (size, first) == (25.0, 1.0):
             words = "bucket_cap_mb=None"
         where = "one gradient a bucket" if not values["fuse_all_reduce_ops"] else ""
+        if "list" in words and not _reaches(job, 2, 12):
+            where = "from torch 2.12 on"
         lines.append(OwnLine(text=f"DDP(…, {words})", where=where, knobs=BUCKETS))
     dtype = str(values["fp16_allreduce_dtype"])
     if ours & set(WIRE) and values["fp16_allreduce"] and (dtype == "fp16" or _backend(job) == "nccl"):
@@ -162,3 +165,9 @@ def _script(names: Iterable[str], values: Mapping[str, Value], job: Job) -> list
 
 def _backend(job: Job) -> str:
     return job.facts.backend if job.facts is not None else "nccl"
+
+
+def _reaches(job: Job, *version: int) -> bool:
+    """Whether the training's torch is of that version or later; True where nobody knows it."""
+    found = re.match(r"(\d+)\.(\d+)", job.facts.torch_version if job.facts is not None else "")
+    return found is None or tuple(map(int, found.groups())) >= version

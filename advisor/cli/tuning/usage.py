@@ -57,10 +57,11 @@ def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) ->
 
 
 def find_program() -> str:
-    """Return how this very command is typed in this folder: by its name, or by its path where the name is not found."""
+    """Return how this very command is typed in this folder: by its name, its path, or as a module of this Python."""
     if shutil.which("advisor") is not None:
         return "advisor"
-    return _type_path(Path(sys.executable).with_name("advisor"))
+    beside = Path(sys.executable).with_name("advisor")
+    return _type_path(beside) if beside.exists() else f"{_type_path(Path(sys.executable))} -m advisor"
 
 
 def _name_python(job: Job) -> str:

@@ -4,7 +4,7 @@ import base64
 import io
 import zipfile
 from functools import cache
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from advisor import __version__
@@ -59,7 +59,10 @@ def pack_runtime() -> bytes:
 
 
 def _read_license() -> str:
-    text = distribution("fleet-advisor").read_text("licenses/LICENSE")
+    try:
+        text = distribution("fleet-advisor").read_text("licenses/LICENSE")
+    except PackageNotFoundError:  # a checkout on PYTHONPATH
+        text = (_FOLDER.parents[1] / "LICENSE").read_text()
     if text is None:
         raise RuntimeError("The installed fleet-advisor lacks its licenses/LICENSE. Reinstall it.")
     return text

@@ -310,6 +310,21 @@ class Record:
             and s.outcome.is_configurations_fault
         )
 
+    @cached_property
+    def set_in_vain(self) -> tuple[Changes, ...]:
+        """Values of one strategy on which nothing acted (memory was short, say), and that never were in force."""
+        told = [
+            (block.plan.overrides, block.result)
+            for block in self.history.blocks
+            if block.result is not None and not block.result.relaunch_needed and not block.result.drifted
+        ]
+        in_force = [{n: v for n, v in changes.items() if n in result.consumed} for changes, result in told]
+        vain = [
+            Changes({n: v for n, v in changes.items() if n in result.not_consumed})
+            for changes, result in told
+        ]
+        return tuple({v: None for v in vain if v and not any(v.items() <= held.items() for held in in_force)})
+
     @property
     def tried(self) -> tuple[Changes, ...]:
         """Changes that the search has tried; those included that did not survive their launch, or are launched now."""

@@ -148,8 +148,9 @@ def look(record: Record, asking: str = "") -> SearchState | None:
     failed = tuple(t.changes for t in record.history.trials if t.outcome is Outcome.OUT_OF_MEMORY)
     # A launch that dies before its first race has no trial.
     failed += tuple(s.cold for s in record.sessions if s.cold and s.outcome is Outcome.OUT_OF_MEMORY)
-    if failed:
-        space = replace(space, composer=replace(space.composer, out_of_memory=failed))
+    if failed or record.set_in_vain:
+        composer = replace(space.composer, out_of_memory=failed, in_vain=record.set_in_vain)
+        space = replace(space, composer=composer)
     return SearchState(record, space, asking)
 
 

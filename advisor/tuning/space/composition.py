@@ -74,6 +74,8 @@ class Composer:
     """The only values that the job lets some knobs have, beside the baseline's."""
     out_of_memory: tuple[Changes, ...] = ()
     """Strategies that ran out of memory: those further along the same own numbers would, too."""
+    in_vain: tuple[Changes, ...] = ()
+    """Values that were set together and on which nothing acted: no strategy takes them again."""
     require: tuple[str, ...] = ()
     """What has to hold of every strategy, as the job's owner wrote it."""
     gradient_bytes: int = 0
@@ -83,9 +85,12 @@ class Composer:
         """Return the knobs that differ from the baseline once `wishes` are completed by what they need.
 
         None when they cannot be made into a sound strategy, or when nothing is left that differs. Of bucket sizes that
-        come to the same buckets one stands for all. Raises ValueError for unknown knobs and values out of range.
+        come to the same buckets one stands for all. A value that was set in vain by itself is left out, and the rest
+        goes on. Raises ValueError for unknown knobs and values out of range.
         """
         own = self.own
+        if alone := {pair for vain in self.in_vain if len(vain) == 1 for pair in vain.items()}:
+            wishes = {name: value for name, value in wishes.items() if (name, value) not in alone}
         values = {**own, **wishes}
         for name, value in wishes.items():
             if name not in self.catalogue or not _is_proper(self.catalogue[name], value):
@@ -108,6 +113,8 @@ class Composer:
         if _broken({**own, **complete}, self.layout) - self._broken_already:
             return None
         if any(self._lies_beyond(changes, failed) for failed in self.out_of_memory):
+            return None
+        if any(vain.items() <= changes.items() for vain in self.in_vain):
             return None
         return changes
 

@@ -50,6 +50,13 @@ def test_a_change_is_written_in_the_frameworks_own_words(advise, changes, line: 
     assert told(*advise(changes)) == [line]
 
 
+def test_a_line_that_the_trainings_torch_does_not_take_says_from_which_on(advise) -> None:
+    advice, job = advise({"fuse_grad_size_in_MB": 4.0})
+    job = job.model_copy(update={"facts": job.facts.model_copy(update={"torch_version": "2.11.0+cu130"})})
+
+    assert told(advice, job) == ["DDP(…, bucket_cap_mb_list=[1, 4]) | from torch 2.12 on"]
+
+
 def test_variables_stand_in_one_line_for_the_shell(advise) -> None:
     lines = told(*advise({"num_threads": 2, "NCCL_BUFFSIZE": 2**23}, backend="nccl", nodes=2, world_size=4))
     words = shlex.split(lines[0].partition(" | ")[0])

@@ -428,6 +428,26 @@ def test_arms_that_are_one_plan_in_force_are_raced_once() -> None:
     assert len(advice.changes) == 1
 
 
+def test_a_value_on_which_nothing_acts_is_not_taken_again_and_the_rest_of_its_strategy_is_measured() -> None:
+    refused = ("num_iteration_per_drop_scope", 30)
+
+    def alter(changes: Changes, _: Session, result: BlockResult) -> BlockResult:
+        if refused not in changes.items():
+            return result
+        consumed = {name: told for name, told in result.consumed.items() if name != refused[0]}
+        return replace(result, consumed=consumed, not_consumed={refused[0]: "Too little memory is left."})
+
+    sim = quiet(900, 12, {"allow": Effect.NUMERIC}, alter=alter)
+    while len(sim.races) < 4:
+        sim.step()
+
+    arms = [[arm.changes for arm in race.arms] for race in sim.races]
+    first = next(number for number, race in enumerate(arms) if any(refused in c.items() for c in race))
+    assert not any(refused in c.items() for race in arms[first + 1 :] for c in race)
+    together = next(c for c in arms[first] if refused in c.items())
+    assert Changes({n: v for n, v in together.items() if n != refused[0]}) in arms[first + 1]
+
+
 # --- going on ----------------------------------------------------------------------------------------
 
 
