@@ -1,0 +1,117 @@
+"""Planned buckets: the earliest end of all ways to cut, spelt as sizes under which DDP cuts there."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from advisor.protocol.measured.results import GradientTiming, LinkLevel, LinkTiming
+from advisor.tuning.model.bucket_plan import (
+    MOST_BUCKETS,
+    MOST_GROUPS,
+    BucketPlan,
+    Link,
+    end_of,
+    fit_link,
+    name_sizes,
+    plan_buckets,
+)
+from advisor.tuning.model.timeline import MIB
+
+DDPS_OWN = (MIB, 25 * MIB)
+
+
+def draw_gradients(dice: random.Random, count: int, scale: int = MIB) -> list[GradientTiming]:
+    ready = sorted(dice.uniform(0.0, 0.1) for _ in range(count))
+    return [GradientTiming(bytes=4 * dice.randint(1, scale), ready_s=s) for s in ready]
+
+
+def find_by_force(gradients: list[GradientTiming], link: Link) -> float:
+    """The exposed time of the best of all ways to cut."""
+    edges = np.cumsum([0, *(g.bytes for g in gradients)])
+    ready = np.array([0.0, *(g.ready_s for g in gradients)])
+    inside = range(1, len(gradients))
+    ways = itertools.chain.from_iterable(itertools.combinations(inside, k) for k in range(len(gradients)))
+    return min(end_of((*way, len(gradients)), edges, ready, link) for way in ways) - gradients[-1].ready_s
+
+
+def plan_of(gradients: list[GradientTiming], link: Link) -> BucketPlan:
+    plan = plan_buckets(gradients, link, DDPS_OWN)
+    assert plan is not None
+    return plan
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_plan_ends_as_early_as_the_best_of_all_ways_to_cut(seed: int) -> None:
+    dice = random.Random(seed)
+    gradients = draw_gradients(dice, dice.randint(2, 9))
+    link = Link(10 ** dice.uniform(-5, -1.5), 10 ** dice.uniform(-10, -7.5))
+    plan = plan_of(gradients, link)
+
+    best = find_by_force(gradients, link)
+    assert best - 1e-9 <= plan.planned_s <= best + 0.002 * gradients[-1].ready_s + 1e-9
+    assert plan.planned_s <= plan.single_s + 0.002 * gradients[-1].ready_s + 1e-9
+
+
+def test_sizes_grow_while_the_link_is_busy_and_shrink_for_what_comes_last() -> None:
+    """Backward makes a MB every 10 ms, and the link takes 1 ms and 5 ms a MB: what comes last should be small."""
+    gradients = [GradientTiming(bytes=MIB, ready_s=0.01 * (i + 1)) for i in range(20)]
+    plan = plan_of(gradients, Link(0.001, 0.005 / MIB))
+
+    assert plan.planned_s == pytest.approx(0.006), "the last MB alone"
+    assert plan.single_s == pytest.approx(0.006), "which buckets of one MB do as well: no gain"
+    slow = plan_of(gradients, Link(0.02, 0.008 / MIB))
+    assert slow.planned_s < 0.95 * slow.single_s
+    assert slow.sizes_mb[0] < max(slow.sizes_mb)
+
+
+def test_a_link_without_latency_takes_few_buckets_and_one_of_latency_alone_takes_one() -> None:
+    gradients = [GradientTiming(bytes=MIB, ready_s=0.01 * (i + 1)) for i in range(20)]
+
+    assert plan_of(gradients, Link(1.0, 0.0)).sizes_mb == (20.0,)
+    assert len(plan_of(gradients, Link(0.0, 1e-12)).sizes_mb) == 1, "nothing is won by cutting"
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_ddp_closes_its_buckets_under_the_named_sizes_where_they_were_planned(seed: int) -> None:
+    dice = random.Random(seed)
+    sizes = [4 * dice.randint(1, 4 ** dice.randint(1, 10)) for _ in range(40)]
+    cuts = sorted({*dice.sample(range(1, 40), 6), 40})
+    named = name_sizes(np.cumsum([0, *sizes]).astype(float), cuts)
+
+    found: list[int] = []
+    held = 0
+    for place, size in enumerate(sizes, start=1):  # as DDP does it
+        held += size
+        if held >= int(named[min(len(found), len(named) - 1)] * MIB) or place == len(sizes):
+            found.append(place)
+            held = 0
+    assert found == cuts
+
+
+def test_thousands_of_gradients_are_planned_at_once() -> None:
+    gradients = draw_gradients(random.Random(1), 2000, scale=MIB // 8)
+    link = Link(0.0005, 0.09 / sum(g.bytes for g in gradients))
+    plan = plan_of(gradients, link)
+    assert 1 < len(plan.sizes_mb) <= MOST_BUCKETS
+    assert plan.planned_s <= plan.single_s + 0.1 / MOST_GROUPS
+
+
+def test_one_gradient_has_no_plan() -> None:
+    assert plan_buckets(draw_gradients(random.Random(1), 1), Link(0.001, 1e-9), DDPS_OWN) is None
+
+
+def test_a_link_is_fitted_by_relative_errors() -> None:
+    def timed(size: int, seconds: float, concurrent: int = 1) -> LinkTiming:
+        return LinkTiming(level=LinkLevel.WORLD, ranks=2, bytes=size, seconds=seconds, concurrent=concurrent)
+
+    sizes = (1024, 8192, 2**19, 2**24)
+    found = fit_link([timed(n, 0.002 + n * 8e-9) for n in sizes] + [timed(2**24, 9.0, concurrent=2)])
+    assert found is not None
+    assert (found.alpha_s, found.beta_s) == pytest.approx((0.002, 8e-9))
+    noisy = fit_link([timed(1024, 0.001), timed(2**20, 0.0005)])
+    assert noisy is not None
+    assert noisy.alpha_s >= 0
+    assert noisy.beta_s >= 0
+    assert fit_link([timed(1024, 0.001)]) is None
