@@ -8,13 +8,14 @@ from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.sharding import DEEPSPEED
 
-BUCKETS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB")
+BUCKETS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", "bucket_cap_mb_list")
 WIRE = ("fp16_allreduce", "fp16_allreduce_dtype")
 _OF_THE_ENGINE = ("fuse_grad_size_in_MB", *WIRE, "sharding_overlap")
 _ENGINE = "DeepSpeed's engine reduces the gradients: merge ds_config.json (export deepspeed) into its configuration."
 DTYPES: Mapping[str, str] = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _LINES: Mapping[str, str] = {
     "batched_grad_copy": "give DistributedDataParallel batched_grad_copy={value} (torch 2.13).",
+    "bucket_cap_mb_list": "give DistributedDataParallel bucket_cap_mb_list={value} (torch 2.12).",
     "fuse_grad_size_in_TFLOPS": "give DistributedDataParallel a bucket_cap_mb_list (torch 2.12) that holds the bytes "
     "of {value:g} layers each time, in the order in which gradients become ready.",
     "fuse_all_optimizer_ops": "build the optimizers with fused={value}; where one has no such argument, with "
@@ -42,7 +43,8 @@ def describe_by_hand(name: str, values: Mapping[str, Value]) -> str:
     """Return what to write where in the script itself for a knob; empty where PyTorch has no line for it."""
     line = ""
     if name in _LINES:
-        line = _LINES[name].format(value=values[name])
+        value = values[name] if name not in BUCKETS else spell_list(values)
+        line = _LINES[name].format(value=value)
     elif name in CATALOGUE and CATALOGUE[name].place is Place.DATA_READING:
         argument = f"{name.removeprefix('loader_')}={values[name]!r}"
         line = f"give DataLoader(..., {argument}) for the training."
@@ -71,6 +73,12 @@ def describe_reduction(name: str, values: Mapping[str, Value], job: Job) -> str:
         f"Apply by hand: give each fully_shard(...) mp_policy=MixedPrecisionPolicy(reduce_dtype={dtype}); the model is "
         "sharded, and DistributedDataParallel's hooks do not act on it."
     )
+
+
+def spell_list(values: Mapping[str, Value]) -> str:
+    """Return DDP's `bucket_cap_mb_list` as Python writes it; empty where the strategy gives buckets no size each."""
+    sizes = str(values["bucket_cap_mb_list"])
+    return f"[{sizes.replace('+', ', ')}]" if sizes and values["fuse_all_reduce_ops"] else ""
 
 
 def find_buckets(values: Mapping[str, Value]) -> tuple[float, float]:

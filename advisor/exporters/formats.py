@@ -23,6 +23,7 @@ from advisor.exporters.paddle.transpiler import NCCL2, export_transpiler
 from advisor.exporters.strategy_json import export_json
 from advisor.exporters.summary.report import write_report
 from advisor.exporters.summary.text import write_summary
+from advisor.exporters.timings import export_timings
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -124,6 +125,11 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 meaning="The knobs that are environment variables, for a shell or a container.",
             ),
             FormatInfo(
+                name="timings", filename="timings.json", media_type="application/json", kinds=_PYTORCH,
+                meaning="When each gradient becomes ready, and what an allreduce costs: for compilers' passes and "
+                "other tools that choose buckets.",
+            ),
+            FormatInfo(
                 name="nccl", filename="nccl.conf", media_type=_TEXT, knobs=NCCL_KNOBS, kinds=_PYTORCH, software=_NCCL,
                 meaning="The knobs that NCCL itself reads, for NCCL_CONF_FILE or ~/.nccl.conf.",
             ),
@@ -148,6 +154,7 @@ _PLAIN: Mapping[str, Callable[[Advice, Job], Exported]] = {
     "paddle-servers": export_paddle_servers,
     _TRANSPILER: export_transpiler,
     "deepspeed": export_deepspeed,
+    "timings": export_timings,
 }
 
 

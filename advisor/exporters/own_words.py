@@ -14,6 +14,7 @@ from advisor.exporters.by_hand import (
     describe_by_hand,
     describe_reduction,
     find_buckets,
+    spell_list,
 )
 from advisor.exporters.frameworks.arguments import LIBRARIES, write_arguments
 from advisor.exporters.frameworks.settings import choose_settings
@@ -125,6 +126,8 @@ def _script(names: Iterable[str], values: Mapping[str, Value], job: Job) -> list
         words = f"bucket_cap_mb={size:g}" if size == first else f"bucket_cap_mb_list=[{first:g}, {size:g}]"
         if (size, first) == (25.0, 1.0):
             words = "bucket_cap_mb=None"
+        if listed := spell_list(values):
+            words = f"bucket_cap_mb_list={listed}"
         where = "one gradient a bucket" if not values["fuse_all_reduce_ops"] else ""
         if "list" in words and not _reaches(job, 2, 12):
             where = "from torch 2.12 on"

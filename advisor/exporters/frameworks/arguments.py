@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from advisor.exporters.by_hand import find_buckets
+from advisor.exporters.by_hand import BUCKETS, find_buckets, spell_list
 from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
 from advisor.exporters.frameworks.settings import (
@@ -97,10 +97,11 @@ def _lightnings_wire(situation: Situation) -> Said | Refusal:
 
 def _lightnings_buckets(situation: Situation) -> Said | Refusal:
     size, first = find_buckets(situation.values)
-    if size == first:
+    listed = spell_list(situation.values)
+    if size == first and not listed:
         return Said({"ddp.bucket_cap_mb": size})
     note = "bucket_cap_mb_list needs torch 2.12 or later."
-    return Said({"ddp.bucket_cap_mb_list": Code(f"[{first}, {size}]")}, note)
+    return Said({"ddp.bucket_cap_mb_list": Code(listed or f"[{first}, {size}]")}, note)
 
 
 def _one_size(name: str, whole: bool = False) -> Table:
@@ -149,10 +150,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
             title="Strategy for Lightning: Trainer(..., **strategy_arguments()), in the place of your own strategy=.",
             # Lightning 2.6.
             table={
-                **dict.fromkeys(
-                    ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB"),
-                    _lightnings_buckets,
-                ),
+                **dict.fromkeys(BUCKETS, _lightnings_buckets),
                 "fp16_allreduce": _lightnings_wire,
                 "fp16_allreduce_dtype": _lightnings_wire,
                 **_accumulation("accumulate_grad_batches"),

@@ -270,6 +270,21 @@ class LaunchTold(Message):
     """Its standard error within the launch."""
 
 
+class Timings(Message):
+    """When gradients become ready and what an allreduce between all ranks costs, as the probe measured them."""
+
+    gradient_bytes: tuple[int, ...]
+    """Each gradient's, in the order in which backward makes them; of more than 2000, neighbours are joined."""
+    ready_s: tuple[float, ...]
+    """Seconds from the start of backward until each was ready."""
+    alpha_s: float
+    """Seconds for an allreduce of any size."""
+    beta_s_per_byte: float
+    """Seconds for each byte of it."""
+    planned_mb: tuple[float, ...] = ()
+    """Sizes of the buckets that end earliest by these figures; empty where nothing could be cut."""
+
+
 class Advice(Message):
     """The answer to a job."""
 
@@ -326,6 +341,8 @@ class Advice(Message):
     phases_after: Phases
     buckets_before: tuple[int, ...] = ()
     buckets_after: tuple[int, ...] = ()
+    timings: Timings | None = None
+    """None where the probe did not time them."""
     cost: Cost
     dropped: tuple[DroppedKnob, ...] = ()
     pareto: tuple[ParetoPoint, ...] = ()

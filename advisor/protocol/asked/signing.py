@@ -53,7 +53,7 @@ def _explain(signed: JobSpec, name: str, value: Value) -> str:
         return "the job freezes it"
     if name in signed.values and value not in signed.values[name]:
         return "the job names the values to try, and this is none of them"
-    if knob.kind is str and not knob.choices and value not in signed.values.get(name, ()):
+    if knob.kind is str and not (knob.choices or knob.form) and value not in signed.values.get(name, ()):
         given = list_given(signed.workload).get(name)
         return "" if value == given else "it may be any text, and the job names no values to try"
     asked = {relative for asked in signed.knobs for relative in _list_family(signed.catalogue[asked])}

@@ -69,8 +69,29 @@ def _layers_rule(context: KnobContext) -> tuple[Rule, ...]:
 
 
 def _layers_idle(values: Mapping[str, Value]) -> str | None:
+    return _list_idle(values) or _sizes_idle(values)
+
+
+def _list_idle(values: Mapping[str, Value]) -> str | None:
     if values.get("fuse_bn_act_ops") or values.get("fuse_elewise_add_act_ops"):
         return "A compiled model's gradients become ready graph by graph, not layer by layer."
+    return _fusion_size_idle(values)
+
+
+def _list_unavailable(context: KnobContext) -> str | None:
+    computed = context.computed.get("bucket_cap_mb_list")
+    unavailable = _fusion_unavailable(context) or refused(context, "bucket_cap_mb_list")
+    return unavailable or (computed if isinstance(computed, str) else None)
+
+
+def _list_rule(context: KnobContext) -> tuple[Rule, ...]:
+    computed = context.computed.get("bucket_cap_mb_list")
+    return (computed,) if isinstance(computed, Rule) else ()
+
+
+def _sizes_idle(values: Mapping[str, Value]) -> str | None:
+    if values.get("bucket_cap_mb_list"):
+        return "bucket_cap_mb_list gives each bucket a size of its own."
     return _fusion_size_idle(values)
 
 
@@ -171,7 +192,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         realised="DDP's bucket capacity, rebuilt in place; DeepSpeed's reduce_bucket_size (ZeRO 1 and 2); Paddle takes "
         "whole MB.",
         paddle_field="fuse_grad_size_in_MB",
-        unavailable_because=_fusion_unavailable, rule=_fuse_size_rule, inactive_because=_fusion_size_idle,
+        unavailable_because=_fusion_unavailable, rule=_fuse_size_rule, inactive_because=_sizes_idle,
     ),
     Knob(
         name="last_comm_group_size_MB", title="first bucket's size",
@@ -181,7 +202,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Size of the group that becomes ready first in the backward pass (the last layers').",
         realised="DDP's first bucket.", paddle_field="last_comm_group_size_MB",
-        unavailable_because=_fusion_unavailable, rule=_last_group_rule, inactive_because=_fusion_size_idle,
+        unavailable_because=_fusion_unavailable, rule=_last_group_rule, inactive_because=_sizes_idle,
     ),
     Knob(
         name="fuse_grad_size_in_TFLOPS", title="layers per bucket",
@@ -191,6 +212,18 @@ COMMUNICATION: tuple[Knob, ...] = (
         realised="DDP's buckets get one size each, so that none holds more layers; torch 2.12 and later.",
         paddle_field="fuse_grad_size_in_TFLOPS",
         unavailable_because=_layers_unavailable, rule=_layers_rule, inactive_because=_layers_idle,
+    ),
+    Knob(
+        name="bucket_cap_mb_list", title="bucket sizes, one by one",
+        place=S, part=Part.COMMUNICATION,
+        default="", form=r"(\d+(\.\d+)?(\+\d+(\.\d+)?)*)?", unit="MB", timed_with="fuse_all_reduce_ops",
+        effect=Effect.EXACT, switch=Switch.HOT,
+        grid=lambda c: ("", *(rule.value for rule in _list_rule(c))),
+        meaning="A size for each bucket, in the order in which gradients become ready; the last one is for all further "
+        "buckets. Empty: one size for all.",
+        realised="DDP's own list, its reducer rebuilt in place; torch 2.12 and later. Computed from when "
+        "gradients become ready and from what an allreduce costs.",
+        unavailable_because=_list_unavailable, rule=_list_rule, inactive_because=_list_idle,
     ),
     Knob(
         name="batched_grad_copy", title="one copy of a bucket's gradients",

@@ -5,6 +5,7 @@ exporter's field list are derived from `CATALOGUE`. The entries themselves stand
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ class KnobContext:
     """The knobs that the job knows."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Knobs that the runtime says it cannot serve for this script, each with its sentence."""
+    computed: Mapping[str, "Rule | str"] = field(default_factory=dict)
+    """Knobs whose value is computed from what the probe measured: that rule, or a sentence why there is none."""
 
     @property
     def several_nodes(self) -> bool:
@@ -70,6 +73,8 @@ class Knob:
     """Largest value of a numeric knob."""
     choices: tuple[str, ...] = ()
     """Values of a choice."""
+    form: str = ""
+    """What all of a text looks like, as a regular expression; empty where it may be any."""
     part: Part = Part.STEP
     """The part of a step that it acts on."""
     title: str = ""
@@ -117,6 +122,12 @@ class Knob:
         is_read = self.switch is Switch.COLD and self.place is Place.ENVIRONMENT
         return self.variable or (self.name if is_read else None)
 
+    def takes_text(self, value: str) -> bool:
+        """Whether a text is one of its values."""
+        return (not self.choices or value in self.choices) and (
+            not self.form or re.fullmatch(self.form, value) is not None
+        )
+
     def parse(self, value: object) -> Value:
         """Return `value` in this knob's type.
 
@@ -127,9 +138,10 @@ class Knob:
                 return value
             raise ValueError(f"{self.name} is {value!r}, but must be true or false")
         if self.kind is str:
-            if isinstance(value, str) and (not self.choices or value in self.choices):
+            if isinstance(value, str) and self.takes_text(value):
                 return value
-            allowed = f"one of {', '.join(self.choices)}" if self.choices else "text"
+            like = f" of the form {self.form}" if self.form else ""
+            allowed = f"one of {', '.join(self.choices)}" if self.choices else f"text{like}"
             raise ValueError(f"{self.name} is {value!r}, but must be {allowed}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{self.name} is {value!r}, but must be a number")

@@ -29,6 +29,8 @@ def _field_for(knob: Knob) -> Any:
     }
     if knob.choices:
         extra["enum"] = list(knob.choices)
+    if knob.form:
+        extra["pattern"] = f"^{knob.form}$"
     bounds: dict[str, Any] = {}
     if knob.low is not None:
         bounds["ge"] = knob.low

@@ -6,16 +6,25 @@ ones it pays α again and again. A list of sizes can be small where the link is 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.protocol.answers.advice import Timings
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.knob import Rule
 from advisor.protocol.measured.results import GradientTiming, LinkLevel, LinkTiming
+from advisor.protocol.measured.trials import Block
+from advisor.protocol.training.workload import WorkloadFacts
+from advisor.tuning.model.communication_schedule import find_timed, list_caps
+from advisor.tuning.model.step_model import read_probe
 from advisor.tuning.model.timeline import MIB, Array
 
+LEAST_GAIN = 0.01
+"""Share of a step that a plan has to save beside the best single size, or it is not tried."""
 Places = NDArray[np.int64]
 MOST_GROUPS = 256
 """Neighbouring gradients are joined into at most that many groups: the work grows with their square."""
@@ -52,6 +61,49 @@ class BucketPlan:
     planned_s: float
     """Exposed time of the plan."""
     link: Link
+
+
+def propose_list(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence[Block]) -> Rule | str:
+    """Return the planned sizes as a rule of thumb, or a sentence why there are none."""
+    if facts.world_size < 2 or facts.sharding:
+        return "Its buckets are not DDP's, or hold nothing that is communicated."
+    measured, timed = read_probe(probe, facts.dataloader is not None), find_timed(facts, probe)
+    link = fit_link(timed.links) if timed else None
+    if measured is None or timed is None or link is None:
+        return "The probe did not time gradients and allreduces, from which a plan would be computed."
+    plan = plan_buckets(timed.gradients, link, list_caps(own))
+    if plan is None:
+        return "There is one gradient: no bucket could be cut."
+    singly = f"{_spell(plan.single_s)} with the best single size ({plan.single_mb:.3g} MB)"
+    exposed = f"Exposed in a step: {_spell(plan.now_s)} as it is, {singly}, {_spell(plan.planned_s)} with"
+    if plan.single_s - plan.planned_s < LEAST_GAIN * measured.step_s:
+        return (
+            f"{exposed} a plan of {len(plan.sizes_mb)} sizes: less than {LEAST_GAIN:.0%} of a step to gain."
+        )
+    costs = f"an allreduce takes {_spell(link.alpha_s)} and {_spell(link.beta_s * MIB)} a MB"
+    ready = f"gradients become ready over {_spell(timed.gradients[-1].ready_s)}"
+    because = f"Planned, as {costs} and {ready}. {exposed} these {len(plan.sizes_mb)} sizes."
+    return Rule("+".join(f"{size:g}" for size in plan.sizes_mb), because)
+
+
+def tell_timings(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence[Block]) -> Timings | None:
+    """Return what plans are computed from, for other tools; None where it was not measured."""
+    timed = find_timed(facts, probe)
+    link = fit_link(timed.links) if timed else None
+    if timed is None or link is None:
+        return None
+    plan = plan_buckets(timed.gradients, link, list_caps(own))
+    return Timings(
+        gradient_bytes=tuple(g.bytes for g in timed.gradients),
+        ready_s=tuple(g.ready_s for g in timed.gradients),
+        alpha_s=link.alpha_s,
+        beta_s_per_byte=link.beta_s,
+        planned_mb=plan.sizes_mb if plan else (),
+    )
+
+
+def _spell(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
 
 
 def fit_link(links: Iterable[LinkTiming]) -> Link | None:

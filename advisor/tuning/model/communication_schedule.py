@@ -2,12 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import INTERVALS, period_of
+from advisor.protocol.measured.results import Calibration
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.tuning.model.collectives import Shape, Traffic, flat, hierarchical
@@ -23,8 +24,10 @@ _ALONE = 0.9
 """A log with that share of the tensors as buckets lists them one by one."""
 
 
+LISTED = "bucket_cap_mb_list"
 SCHEDULED = (
     "fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", "fuse_grad_size_in_TFLOPS",
+    LISTED,
     "nccl_comm_num", "sync_nccl_allreduce", "use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks",
     "fp16_allreduce", "dgc", "dgc_rank", *itertools.chain.from_iterable(INTERVALS.items()),
 )  # fmt: skip
@@ -49,15 +52,15 @@ def find_gradients(facts: WorkloadFacts, blocks: Sequence[Block]) -> tuple[Gradi
     As a calibrating block timed them; else from the bucket sizes in DDP's logs, whose edges are edges of gradients
     too. What lies between two known edges is taken as equal tensors, but for the largest one.
     """
-    for block in blocks:
-        timed = block.result.calibration.gradients if block.result and block.result.calibration else ()
-        if timed and abs(sum(g.bytes for g in timed) - facts.gradient_bytes) < 0.02 * facts.gradient_bytes:
-            last = max(max(g.ready_s for g in timed), 1e-9)
-            layers = max(1, facts.layers)
-            return tuple(
-                Gradient(float(g.bytes), min(1.0, g.ready_s / last), place * layers // len(timed))
-                for place, g in enumerate(timed)
-            )
+    calibration = find_timed(facts, blocks)
+    if calibration is not None:
+        timed = calibration.gradients
+        last = max(max(g.ready_s for g in timed), 1e-9)
+        layers = max(1, facts.layers)
+        return tuple(
+            Gradient(float(g.bytes), min(1.0, g.ready_s / last), place * layers // len(timed))
+            for place, g in enumerate(timed)
+        )
     sizes = _split_evenly(facts, _known_segments(facts, blocks))
     total, held = sum(sizes), 0.0
     gradients: list[Gradient] = []
@@ -65,6 +68,16 @@ def find_gradients(facts: WorkloadFacts, blocks: Sequence[Block]) -> tuple[Gradi
         held += size
         gradients.append(Gradient(size, held / total, place * max(1, facts.layers) // len(sizes)))
     return tuple(gradients)
+
+
+def find_timed(facts: WorkloadFacts, blocks: Iterable[Block]) -> Calibration | None:
+    """Return what a calibrating block measured, where it timed all gradients; None without one."""
+    for block in blocks:
+        found = block.result.calibration if block.result else None
+        timed = sum(g.bytes for g in found.gradients) if found else 0
+        if timed and abs(timed - facts.gradient_bytes) < 0.02 * facts.gradient_bytes:
+            return found
+    return None
 
 
 def _known_segments(facts: WorkloadFacts, blocks: Sequence[Block]) -> tuple[list[float], bool]:
@@ -154,10 +167,18 @@ def plan_of(values: Mapping[str, Value], baseline: Mapping[str, Value]) -> Plan 
     """Return how a strategy's buckets close; None where every gradient travels alone."""
     if not values["fuse_all_reduce_ops"]:
         return None
-    cap = float(values["fuse_grad_size_in_MB"]) * MIB
-    first = min(cap, float(values["last_comm_group_size_MB"]) * MIB)
     limit, unlimited = float(values["fuse_grad_size_in_TFLOPS"]), float(baseline["fuse_grad_size_in_TFLOPS"])
-    return first, cap, int(limit) if limit < unlimited else 0
+    return list_caps(values), int(limit) if limit < unlimited and not values[LISTED] else 0
+
+
+def list_caps(values: Mapping[str, Value]) -> tuple[float, ...]:
+    """Return the bytes at which a strategy's buckets close, one after another; the last is for all further ones."""
+    if not values["fuse_all_reduce_ops"]:
+        return (1.0,)
+    if values[LISTED]:
+        return tuple(float(size) * MIB for size in str(values[LISTED]).split("+"))
+    cap = float(values["fuse_grad_size_in_MB"]) * MIB
+    return min(cap, float(values["last_comm_group_size_MB"]) * MIB), cap
 
 
 def _averaging(parameter_bytes: float, shape: Shape, interval: int) -> Schedule:

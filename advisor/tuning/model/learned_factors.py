@@ -61,6 +61,7 @@ _BY_THE_MODEL: Mapping[str, float] = {
     "fuse_grad_size_in_MB": 0.0,
     "last_comm_group_size_MB": 0.0,
     "fuse_grad_size_in_TFLOPS": 0.0,
+    "bucket_cap_mb_list": 0.0,
     "hierarchical_allreduce_inter_nranks": 0.05,
     "use_hierarchical_allreduce": 0.3,
     "nccl_comm_num": 0.08,

@@ -60,8 +60,8 @@ class Schedule:
     """Collectives per entry's message (PowerSGD sends three)."""
 
 
-Plan = tuple[float, float, int]
-"""How buckets close: bytes of the first and of the others, and the most layers in one (0 for any number)."""
+Plan = tuple[tuple[float, ...], int]
+"""How buckets close: bytes of each, the last for all further ones, and the most layers in one (0 for any number)."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ class Line:
         if not new:
             return
         count = len(self.gradients)
-        firsts, caps, layers = (np.array(column) for column in zip(*new, strict=True))
-        layers = np.where(layers > 0, layers, count + 1)
+        longest = max(len(caps) for caps, _ in new)
+        limits = np.array([(*caps, *caps[-1:] * (longest - len(caps))) for caps, _ in new]).T
+        layers = np.array([most or count + 1 for _, most in new])
         ends = [np.zeros(len(new), dtype=np.int64)]
         while (ends[-1] < count).any():
             start = np.minimum(ends[-1], count - 1)
-            limits = self._edges[start] + (firsts if len(ends) == 1 else caps)
-            full = np.searchsorted(self._edges, limits)
+            full = np.searchsorted(self._edges, self._edges[start] + limits[min(len(ends), longest) - 1])
             crowded = np.searchsorted(self._ranks, self._ranks[start] + layers)
             ends.append(np.minimum(count, np.minimum(np.maximum(start + 1, full), crowded)))
             ends[-1][ends[-2] >= count] = count

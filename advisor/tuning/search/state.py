@@ -12,9 +12,12 @@ from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import Score, Scoreboard, score_trials
+from advisor.tuning.model.bucket_plan import propose_list
+from advisor.tuning.model.communication_schedule import LISTED
 from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
 from advisor.tuning.search.belief import Belief, Observation, learn
 from advisor.tuning.search.recommendation import Recommendation, recommend
+from advisor.tuning.space.composition import list_own_values
 from advisor.tuning.space.space import Space, build_space, measure_shares
 
 
@@ -144,7 +147,8 @@ def look(record: Record, asking: str = "") -> SearchState | None:
     facts = record.job.facts
     if facts is None or record.probe is None:
         return None
-    space = build_space(record.job, facts, record.probe_blocks)
+    computed = {LISTED: propose_list(facts, list_own_values(record.job), record.probe_blocks)}
+    space = build_space(record.job, facts, record.probe_blocks, computed)
     failed = tuple(t.changes for t in record.history.trials if t.outcome is Outcome.OUT_OF_MEMORY)
     # A launch that dies before its first race has no trial.
     failed += tuple(s.cold for s in record.sessions if s.cold and s.outcome is Outcome.OUT_OF_MEMORY)

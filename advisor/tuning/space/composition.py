@@ -264,7 +264,7 @@ def _is_proper(knob: Knob, value: Value) -> bool:
     if type(value) is not knob.kind:
         return False
     if isinstance(value, str):
-        return not knob.choices or value in knob.choices
+        return knob.takes_text(value)
     return (knob.low is None or value >= knob.low) and (knob.high is None or value <= knob.high)
 
 

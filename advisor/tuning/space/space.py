@@ -10,7 +10,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.expressions import holds, list_names
 from advisor.protocol.gains import spell_share
 from advisor.protocol.kinds import Effect, Part, Place, Switch
-from advisor.protocol.knobs.knob import Knob, KnobContext
+from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
 from advisor.protocol.knobs.strategy import Layout
 from advisor.protocol.measured.trials import Block
@@ -76,7 +76,9 @@ class Space:
         return not self.dimensions and not self.costly
 
 
-def build_context(job: Job, facts: WorkloadFacts) -> KnobContext:
+def build_context(
+    job: Job, facts: WorkloadFacts, computed: Mapping[str, Rule | str] | None = None
+) -> KnobContext:
     """Return what the catalogue's predicates and rules of thumb ask for."""
     return KnobContext(
         facts=facts,
@@ -84,12 +86,18 @@ def build_context(job: Job, facts: WorkloadFacts) -> KnobContext:
         baseline=list_own_values(job),
         catalogue=job.spec.catalogue,
         refusals=job.refusals,
+        computed={name: rule for name, rule in (computed or {}).items() if name not in job.spec.values},
     )
 
 
-def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space:
-    """Return the space; `probe` are the baseline's blocks, whose phases rule out what cannot matter."""
-    context = build_context(job, facts)
+def build_space(
+    job: Job, facts: WorkloadFacts, probe: Sequence[Block], computed: Mapping[str, Rule | str] | None = None
+) -> Space:
+    """Return the space; `probe` are the baseline's blocks, whose phases rule out what cannot matter.
+
+    `computed` are rules for knobs whose values come from measurements: values that the job names come before them.
+    """
+    context = build_context(job, facts, computed)
     layout = Layout(world_size=facts.world_size, nodes=facts.nodes)
     broken = _find_broken(job, layout, context)
     workload = job.spec.workload

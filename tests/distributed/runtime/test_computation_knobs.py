@@ -27,6 +27,7 @@ EXACT: list[dict[str, Any]] = [
     {"fuse_grad_size_in_TFLOPS": 1, "fuse_grad_size_in_MB": 0.01, "nccl_comm_num": 2},
     {},
     {"fuse_grad_size_in_TFLOPS": 3, "num_iteration_per_drop_scope": 3},
+    {"bucket_cap_mb_list": "0.001+0.01+0.02"},
 ]
 RUNS = {"conv": "--model conv --views", "unused": "--model mlp --find-unused"}
 
@@ -131,9 +132,11 @@ def test_layers_per_bucket_and_collections_leave_training_as_it_is(
     session = launch(tmp_path, ["plain.py", *name_steps(run)], [*blocks, measure("rest", warmup_steps=1000)])
     assert session.code == 0, session.log
     for index, overrides in enumerate(EXACT):
-        assert set(session.result(str(index))["consumed"]) == set(overrides), session.result(str(index))[
-            "not_consumed"
-        ]
+        result = session.result(str(index))
+        if run == "unused" and "bucket_cap_mb_list" in overrides:
+            assert "find_unused_parameters=True" in result["not_consumed"]["bucket_cap_mb_list"]
+        else:
+            assert set(result["consumed"]) == set(overrides), result["not_consumed"]
     assert session.result("0")["consumed"]["fuse_grad_size_in_TFLOPS"].endswith("At most 2 layers in one.")
     sizes = [session.result(str(index))["bucket_bytes"] for index in range(len(EXACT))]
     assert len(sizes[2]) > len(sizes[0]) > len(sizes[4]) > len(sizes[3])

@@ -115,6 +115,7 @@ def test_paddle_3_has_no_execution_strategy() -> None:
         ("localsgd", 1, "localsgd is 1, but must be true or false"),
         ("fp16_allreduce_dtype", "fp8", "fp16_allreduce_dtype is 'fp8', but must be one of fp16, bf16"),
         ("NCCL_SOCKET_IFNAME", 3, "must be text"),
+        ("bucket_cap_mb_list", "1,4", "must be text of the form"),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_knob_the_value_and_what_is_allowed(name, value, complaint) -> None:

@@ -13,10 +13,12 @@ from ..lever import read_count, read_switch
 MIB = 1024 * 1024
 LAYERS = "fuse_grad_size_in_TFLOPS"
 """Fleet's name for the most layers of a bucket."""
+LISTED = "bucket_cap_mb_list"
+"""DDP's own name for one cap for each bucket, `1+4+12.5`; torch 2.12 and later."""
 BATCHED = "batched_grad_copy"
 """DDP's own name for one copy of all gradients of a bucket; torch 2.13 and later."""
-KNOBS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", LAYERS, BATCHED)
-LIVE_ONLY = ("last_comm_group_size_MB", LAYERS, BATCHED)
+KNOBS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", LAYERS, LISTED, BATCHED)
+LIVE_ONLY = ("last_comm_group_size_MB", LAYERS, LISTED, BATCHED)
 """Those that are not set at launch."""
 
 
@@ -28,7 +30,7 @@ class BucketPlan:
     """For the first bucket, whose gradients are ready first (Fleet's "last group")."""
     cap_bytes: int
     listed_bytes: Tuple[int, ...] = ()
-    """Caps bucket by bucket, where the script gave `bucket_cap_mb_list`; then the two others are not in force."""
+    """Caps bucket by bucket, the last one for all further buckets; where there are any, the two others say nothing."""
     most_layers: int = 0
     """Layers that may share a bucket; 0 sets no limit."""
     copies_batched: bool = False
@@ -76,6 +78,7 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
     rejected: Dict[str, str] = {}
     cap, first, fused, layers = baseline.cap_bytes, baseline.first_bytes, baseline.is_fused, 0
     batched = baseline.copies_batched
+    listed: Tuple[int, ...] = ()
     chosen = set()
     for knob in KNOBS:
         if knob not in values:
@@ -87,6 +90,8 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
                 cap = _read_mebibytes(values[knob])
             elif knob == LAYERS:
                 layers = read_count(values[knob], 1)
+            elif knob == LISTED:
+                listed = read_list(values[knob])
             elif knob == BATCHED:
                 batched = read_switch(values[knob])
             else:
@@ -102,7 +107,11 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
                 f"{knob} has no meaning while fuse_all_reduce_ops is off: every parameter is alone."
             )
         return BucketPlan(1, 1, copies_batched=batched), rejected
-    if chosen <= {"fuse_all_reduce_ops", LAYERS, BATCHED}:
+    if listed:
+        for knob in chosen - {"fuse_all_reduce_ops", LISTED, BATCHED}:
+            rejected[knob] = f"{knob} has no meaning beside {LISTED}: each bucket has a size of its own."
+        return BucketPlan(listed[0], max(listed), listed, copies_batched=batched), rejected
+    if chosen <= {"fuse_all_reduce_ops", LAYERS, LISTED, BATCHED}:
         return replace(baseline, most_layers=layers, copies_batched=batched), rejected
     return BucketPlan(min(first, cap), cap, most_layers=layers, copies_batched=batched), rejected
 
@@ -119,9 +128,24 @@ def read_buckets(ddp: Any) -> Tuple[List[int], bool]:
     return _read_sizes(data.get("bucket_sizes", "")), never_rebuilds
 
 
+def holds_list(buckets: List[int], caps: Tuple[int, ...]) -> bool:
+    """Whether every bucket but the last holds the cap of its place; without a list, whatever they hold."""
+    return not caps or all(size >= caps[min(place, len(caps) - 1)] for place, size in enumerate(buckets[:-1]))
+
+
 def describe_buckets(buckets: List[int]) -> str:
     sizes = ", ".join(f"{size / MIB:.3g}" for size in buckets[:6])
     return f"{len(buckets)} buckets ({sizes}{', …' if len(buckets) > 6 else ''} MiB)"
+
+
+def read_list(value: Any) -> Tuple[int, ...]:
+    """Bytes of `1+4+12.5` MB, none for an empty text, or ValueError with a sentence."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a list of sizes in MB, as in 1+4+12.5")
+    try:
+        return tuple(_read_mebibytes(float(size)) for size in value.split("+") if value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not a list of sizes in MB above 0, as in 1+4+12.5") from error
 
 
 def _read_mebibytes(value: Any) -> int:

@@ -15,15 +15,29 @@ def count_layers(ddp: Any) -> int:
     return len(set(_find_layers(ddp, parameters)))
 
 
+def explain_no_list(ddp: Any) -> Optional[str]:
+    """Why this model's buckets cannot have a size each, in the order of the gradients, or None when they can."""
+    if ddp.find_unused_parameters and not ddp.static_graph:
+        return "With find_unused_parameters=True DDP never puts buckets into the order in which gradients become ready."
+    return explain_no_sizes(ddp)
+
+
 def explain_no_layers(ddp: Any) -> Optional[str]:
     """Why this model's buckets cannot be limited to a number of layers, or None when they can."""
+    parameters, _ = BUILD_PARAMETERS.of(ddp)()
+    reason = explain_no_sizes(ddp)
+    if reason is None and sorted(read_order(ddp)) != list(range(len(parameters))):
+        return "DDP's log does not tell in which order the gradients of all parameters become ready."
+    return reason
+
+
+def explain_no_sizes(ddp: Any) -> Optional[str]:
+    """Why this model's buckets cannot have a size each, or None when they can."""
     if not BUCKET_CONFIG.is_in(ddp):
-        return "This torch rebuilds all buckets to one size; layers per bucket need one size for each (torch 2.12)."
+        return "This torch rebuilds all buckets to one size; one size for each needs torch 2.12."
     parameters, _ = BUILD_PARAMETERS.of(ddp)()
     if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
         return "The model's parameters have several number formats or devices, which DDP buckets separately."
-    if sorted(read_order(ddp)) != list(range(len(parameters))):
-        return "DDP's log does not tell in which order the gradients of all parameters become ready."
     return None
 
 

@@ -10,7 +10,14 @@ import torch
 
 from ...private_torch import GET_LOG
 from ..buckets import bucket_plan
-from ..buckets.bucket_plan import BucketPlan, describe_buckets, observe_plan, read_buckets, resolve_plan
+from ..buckets.bucket_plan import (
+    BucketPlan,
+    describe_buckets,
+    holds_list,
+    observe_plan,
+    read_buckets,
+    resolve_plan,
+)
 from ..buckets.layer_buckets import (
     count_layers,
     find_most_layers,
@@ -327,6 +334,10 @@ class GradientReduction(Lever):
             evidence.consumed[knob] = sentence
             if knob == bucket_plan.LAYERS:
                 self._prove_layers(ddp, replica, buckets, evidence)
+            if knob == bucket_plan.LISTED and not holds_list(buckets, replica.plan.listed_bytes):
+                evidence.not_consumed[knob] = (
+                    f"DDP's log shows {describe_buckets(buckets)}, which do not hold the sizes asked for in turn."
+                )
             if knob == bucket_plan.BATCHED:
                 evidence.consumed[knob] += (
                     f" Its reducer was built with {knob}={replica.plan.copies_batched}."

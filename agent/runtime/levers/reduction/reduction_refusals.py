@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ...backends import find_backend
 from ..buckets import bucket_plan
 from ..buckets.bucket_plan import BucketPlan
-from ..buckets.layer_buckets import explain_no_layers
+from ..buckets.layer_buckets import explain_no_layers, explain_no_list
 from . import reduction_plan
 from .communicators import explain_no_order
 from .low_rank_reduction import explain_no_compression
@@ -34,9 +34,8 @@ def refuse_knobs(
     if reason is not None:
         refusals.update(dict.fromkeys(BOTH, reason))
     else:
-        reason = explain_no_layers(ddp)
-        if reason is not None:
-            refusals[bucket_plan.LAYERS] = reason
+        found = {bucket_plan.LAYERS: explain_no_layers(ddp), bucket_plan.LISTED: explain_no_list(ddp)}
+        refusals.update({knob: reason for knob, reason in found.items() if reason is not None})
     if not hasattr(ddp, bucket_plan.BATCHED):
         refusals.setdefault(
             bucket_plan.BATCHED, "DistributedDataParallel copies gradients together from torch 2.13 on."

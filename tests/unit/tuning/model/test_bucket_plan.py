@@ -6,7 +6,10 @@ import random
 import numpy as np
 import pytest
 
-from advisor.protocol.measured.results import GradientTiming, LinkLevel, LinkTiming
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import KnobContext, Rule
+from advisor.protocol.measured.results import Calibration, GradientTiming, LinkLevel, LinkTiming
+from advisor.protocol.measured.trials import Block
 from advisor.tuning.model.bucket_plan import (
     MOST_BUCKETS,
     MOST_GROUPS,
@@ -16,8 +19,12 @@ from advisor.tuning.model.bucket_plan import (
     fit_link,
     name_sizes,
     plan_buckets,
+    propose_list,
+    tell_timings,
 )
+from advisor.tuning.model.cost_model import calibrate
 from advisor.tuning.model.timeline import MIB
+from tests.unit.tuning.measured_job import PHASES, make_block, make_context
 
 DDPS_OWN = (MIB, 25 * MIB)
 
@@ -115,3 +122,55 @@ def test_a_link_is_fitted_by_relative_errors() -> None:
     assert noisy.alpha_s >= 0
     assert noisy.beta_s >= 0
     assert fit_link([timed(1024, 0.001)]) is None
+
+
+# --- the candidate ---------------------------------------------------------------------------------------
+
+
+def measure_probe(alpha_s: float, s_per_mb: float, **fields: object) -> tuple[KnobContext, list[Block]]:
+    """Twenty gradients of 1 MB, one every 10 ms, on a link that takes so long."""
+    context = make_context(gradient_bytes=20 * MIB, **fields)
+    gradients = tuple(GradientTiming(bytes=MIB, ready_s=0.01 * (i + 1)) for i in range(20))
+    links = tuple(
+        LinkTiming(
+            level=LinkLevel.WORLD, ranks=2, bytes=n, seconds=alpha_s + s_per_mb * n / MIB, concurrent=1
+        )
+        for n in (1024, 65536, 2**20, 2**24)
+    )
+    calibration = Calibration(gradients=gradients, links=links)
+    return context, [make_block(0.5, PHASES, calibration=calibration)]
+
+
+def test_a_plan_is_proposed_where_it_beats_the_best_single_size_with_figures_that_can_be_checked() -> None:
+    context, probe = measure_probe(0.02, 0.008)
+    rule = propose_list(context.facts, context.baseline, probe)
+
+    assert isinstance(rule, Rule)
+    assert CATALOGUE["bucket_cap_mb_list"].parse(rule.value) == rule.value
+    assert "20 ms and 8 ms a MB" in rule.because
+    assert "gradients become ready over 200 ms" in rule.because
+    assert "as it is" in rule.because
+    timings = tell_timings(context.facts, context.baseline, probe)
+    assert timings is not None
+    assert "+".join(f"{size:g}" for size in timings.planned_mb) == rule.value
+    assert timings.alpha_s == pytest.approx(0.02)
+
+
+def test_no_plan_is_proposed_where_theory_sees_nothing_to_gain() -> None:
+    context, probe = measure_probe(0.001, 0.005)
+    sentence = propose_list(context.facts, context.baseline, probe)
+    assert isinstance(sentence, str)
+    assert sentence.endswith("less than 1% of a step to gain.")
+    untimed = propose_list(context.facts, context.baseline, [make_block(0.5, PHASES)])
+    assert "did not time" in str(untimed)
+    assert tell_timings(context.facts, context.baseline, [make_block(0.5, PHASES)]) is None
+
+
+def test_the_cost_model_sees_the_planned_buckets() -> None:
+    context, probe = measure_probe(0.02, 0.008)
+    rule = propose_list(context.facts, context.baseline, probe)
+    assert isinstance(rule, Rule)
+    model = calibrate(context, probe, [])
+    assert model is not None
+    planned = model.predict_step_s({**context.baseline, "bucket_cap_mb_list": rule.value})
+    assert planned < model.predict_step_s(context.baseline)

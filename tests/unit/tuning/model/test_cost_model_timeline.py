@@ -91,9 +91,9 @@ def test_reduction_beside_backward_steals_from_it() -> None:
 
 def test_buckets_close_as_ddp_closes_them() -> None:
     line = Line(tuple(Gradient(4.0, (i + 1) / 6, i // 2) for i in range(6)))
-    assert [b[0] for b in line.form_buckets((1.0, 10.0, 0))] == [4, 12, 8]
-    assert [b[0] for b in line.form_buckets((100.0, 100.0, 1))] == [8, 8, 8]
-    assert [b[2] for b in line.form_buckets((1.0, 10.0, 0))] == pytest.approx([1 / 6, 4 / 6, 1.0])
+    assert [b[0] for b in line.form_buckets(((1.0, 10.0), 0))] == [4, 12, 8]
+    assert [b[0] for b in line.form_buckets(((100.0,), 1))] == [8, 8, 8]
+    assert [b[2] for b in line.form_buckets(((1.0, 10.0), 0))] == pytest.approx([1 / 6, 4 / 6, 1.0])
 
 
 def test_logs_of_several_strategies_show_the_gradients_together() -> None:

@@ -88,7 +88,7 @@ def bucket_plan(values: Mapping[str, Value], line: Line, unlimited: float) -> li
     size, last = float(values["fuse_grad_size_in_MB"]), float(values["last_comm_group_size_MB"])
     limit = float(values["fuse_grad_size_in_TFLOPS"])
     layers = int(limit) if limit < unlimited else 0
-    return line.form_buckets((min(size, last) * MIB, size * MIB, layers))[:, 0].tolist()
+    return line.form_buckets(((min(size, last) * MIB, size * MIB), layers))[:, 0].tolist()
 
 
 @pytest.mark.parametrize(("size", "last"), [(25.0, 1.0), (64.0, 64.0), (6.0, 6.0), (41.0, 0.5)])
