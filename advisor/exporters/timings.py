@@ -33,4 +33,5 @@ def export_timings(advice: Advice, job: Job) -> Exported:
         filename="timings.json",
         media_type="application/json",
         content=json.dumps(told, indent=1, allow_nan=False) + "\n",
+        unmapped=dict.fromkeys(advice.changes, "The file holds what was measured, and no settings."),
     )

@@ -60,7 +60,6 @@ class BucketPlan:
     """That size."""
     planned_s: float
     """Exposed time of the plan."""
-    link: Link
 
 
 def propose_list(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence[Block]) -> Rule | str:
@@ -134,22 +133,25 @@ def plan_buckets(
     joined = _join(edges, ready)
     cuts = joined[_cut(edges[joined], ready[joined], link)].tolist()
     whole = float(edges[-1])
-    exposed = {
-        (min(first, size), size): _exposed(_close(edges, (min(first, size), size)), edges, ready, link)
-        for size in whole / np.geomspace(1.0, MOST_GROUPS, _SIZES)
+    single = [
+        (predict_exposed(gradients, link, (min(first, size), size)), size)
+        for size in (whole / np.geomspace(1.0, MOST_GROUPS, _SIZES)).tolist()
         for first in (float(_FIRST_BYTES), whole)
-    }
-    best = min(exposed, key=exposed.__getitem__)
+    ]
     sizes = name_sizes(edges, cuts)
-    planned = _close(edges, [size * MIB for size in sizes])
     return BucketPlan(
         sizes_mb=sizes,
-        now_s=_exposed(_close(edges, now_bytes), edges, ready, link),
-        single_s=exposed[best],
-        single_mb=best[1] / MIB,
-        planned_s=_exposed(planned, edges, ready, link),
-        link=link,
+        now_s=predict_exposed(gradients, link, now_bytes),
+        single_s=min(single)[0],
+        single_mb=min(single)[1] / MIB,
+        planned_s=predict_exposed(gradients, link, [size * MIB for size in sizes]),
     )
+
+
+def predict_exposed(gradients: Sequence[GradientTiming], link: Link, caps: Sequence[float]) -> float:
+    """Return what the reductions take beyond backward, in seconds, where DDP closes its buckets at so many bytes."""
+    edges, ready = _measure(gradients)
+    return end_of(_close(edges, caps), edges, ready, link) - float(ready[-1])
 
 
 def end_of(cuts: Sequence[int], edges: Array, ready: Array, link: Link) -> float:
@@ -227,7 +229,3 @@ def _close(edges: Array, caps: Sequence[float]) -> list[int]:
         full = int(np.searchsorted(edges, edges[cuts[-1]] + cap))
         cuts.append(min(count, max(cuts[-1] + 1, full)))
     return cuts[1:]
-
-
-def _exposed(cuts: Sequence[int], edges: Array, ready: Array, link: Link) -> float:
-    return end_of(cuts, edges, ready, link) - float(ready[-1])

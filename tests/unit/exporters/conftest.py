@@ -13,6 +13,7 @@ from advisor.protocol.answers.advice import (
     Interval,
     KnobReason,
     Provenance,
+    Timings,
     Verdict,
 )
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
@@ -101,6 +102,13 @@ def advise(
         diagnosis=Diagnosis(bound="communication", sentence="Communication is exposed."),
         phases_before=Phases(),
         phases_after=Phases(),
+        timings=Timings(
+            gradient_bytes=(4_000_000, 6_000_000),
+            ready_s=(0.01, 0.03),
+            alpha_s=0.001,
+            beta_s_per_byte=8e-9,
+            planned_mb=(4.0, 6.0),
+        ),
         cost=Cost(wall_s=600.0, device_hours=0.3, trials=12, sessions=2),
         cluster="1 node × 2 CPUs",
         software={"torch": "2.13.0"},

@@ -76,6 +76,14 @@ def test_a_bucket_that_the_framework_rounds_or_makes_first_is_told(advise) -> No
     assert "All buckets get one size" in refused.unmapped["last_comm_group_size_MB"]
 
 
+def test_a_size_for_each_bucket_is_ddps_list_or_refused_with_the_way_out(advise) -> None:
+    advised = advise({"bucket_cap_mb_list": "1+4+12.5"})
+    assert "bucket_cap_mb_list=[1, 4, 12.5]" in export(*advised, "lightning").content
+    for name in ("trainer", "accelerate"):
+        sentence = export(*advised, name).unmapped["bucket_cap_mb_list"]
+        assert sentence.endswith("give DistributedDataParallel bucket_cap_mb_list=[1, 4, 12.5] (torch 2.12).")
+
+
 def test_the_optimizer_of_another_name_is_left_alone(advise) -> None:
     advice, job = advise({"fuse_all_optimizer_ops": True})
     facts = job.facts.model_copy(update={"optimizers": ("SGD",)})

@@ -37,6 +37,7 @@ def test_every_knob_that_is_varied_has_a_word_of_pytorchs() -> None:
         ),
         ({"fuse_grad_size_in_MB": 4.0}, "DDP(…, bucket_cap_mb_list=[1, 4])"),
         ({"last_comm_group_size_MB": 4.0}, "DDP(…, bucket_cap_mb_list=[4, 25])"),
+        ({"bucket_cap_mb_list": "1+4+12.5"}, "DDP(…, bucket_cap_mb_list=[1, 4, 12.5])"),
         (
             {"num_iteration_per_drop_scope": 100},
             "gc.freeze(); gc.disable() | before the loop, and gc.collect() after every 100 steps",
