@@ -41,7 +41,9 @@ _LEVERS = tuple(name for name, knob in CATALOGUE.items() if not knob.carried)
 _NCCL, _DEEPSPEED = "nccl", "deepspeed"
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
 _IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE, WorkloadKind.COMMAND)
-_PADDLE, _TRANSPILER = "paddle", "paddle-transpiler"
+_PADDLE, _TRANSPILER, _TIMINGS = "paddle", "paddle-transpiler", "timings"
+_ASKED_FOR = (_TRANSPILER, _TIMINGS)
+"""Formats that are written only when asked for by name."""
 
 BUNDLE = "bundle"
 """What stands for every format, and a summary, where one is named."""
@@ -125,13 +127,13 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 meaning="The knobs that are environment variables, for a shell or a container.",
             ),
             FormatInfo(
-                name="timings", filename="timings.json", media_type="application/json", kinds=_PYTORCH,
-                meaning="When each gradient becomes ready, and what an allreduce costs: for compilers' passes and "
-                "other tools that choose buckets.",
-            ),
-            FormatInfo(
                 name="nccl", filename="nccl.conf", media_type=_TEXT, knobs=NCCL_KNOBS, kinds=_PYTORCH, software=_NCCL,
                 meaning="The knobs that NCCL itself reads, for NCCL_CONF_FILE or ~/.nccl.conf.",
+            ),
+            FormatInfo(
+                name=_TIMINGS, filename="timings.json", media_type="application/json", kinds=_PYTORCH,
+                meaning="When each gradient becomes ready, and what an allreduce costs: for compilers' passes and "
+                "other tools that choose buckets. Not in a bundle.",
             ),
         )
     }
@@ -154,7 +156,7 @@ _PLAIN: Mapping[str, Callable[[Advice, Job], Exported]] = {
     "paddle-servers": export_paddle_servers,
     _TRANSPILER: export_transpiler,
     "deepspeed": export_deepspeed,
-    "timings": export_timings,
+    _TIMINGS: export_timings,
 }
 
 
@@ -207,7 +209,7 @@ def list_at_work(job: Job) -> tuple[FormatInfo, ...]:
     return tuple(
         info
         for info in list_suitable(job)
-        if info.name != _TRANSPILER and (not info.software or _is_at_work(info.software, job))
+        if info.name not in _ASKED_FOR and (not info.software or _is_at_work(info.software, job))
     )
 
 

@@ -95,7 +95,7 @@ def test_a_target_for_a_format_without_versions_is_refused(advise) -> None:
 
 def test_a_bundle_holds_every_file_and_a_summary(advise) -> None:
     bundle = export_bundle(*advise(CHANGES))
-    asked_for_only = {"paddle-transpiler"}
+    asked_for_only = {"paddle-transpiler", "timings"}
     expected = {FORMATS[name].filename for name in SUITABLE if not FORMATS[name].software} - {
         FORMATS[name].filename for name in asked_for_only
     }
@@ -152,6 +152,7 @@ def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise)
             "kubernetes",
             "deepspeed",
             "runtime",
+            "timings",
         }:  # they hold the answer itself, or none
             continue
         kept, opened = (export(advice, job, info.name).content.splitlines() for advice in (keep, undecided))

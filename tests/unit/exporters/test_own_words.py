@@ -121,6 +121,7 @@ def test_every_lines_knobs_are_changes_and_no_change_is_told_twice(advise) -> No
         for name, knob in CATALOGUE.items()
         if not knob.carried and name not in {"localsgd", "adaptive_localsgd", "gradient_merge", "dgc", "amp"}
     }
+    values["bucket_cap_mb_list"] = "1+4"
     for name, value in values.items():
         advice, job = advise({name: value})
         lines = list_own_lines(advice, job)
