@@ -216,7 +216,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="bucket_cap_mb_list", title="bucket sizes, one by one",
         place=S, part=Part.COMMUNICATION,
-        default="", form=r"(\d+(\.\d+)?(\+\d+(\.\d+)?)*)?", unit="MB", timed_with="fuse_all_reduce_ops",
+        default="", form=r"([0-9]+(\.[0-9]+)?(\+[0-9]+(\.[0-9]+)?)*)?", unit="MB", timed_with="fuse_all_reduce_ops",
         effect=Effect.EXACT, switch=Switch.HOT,
         grid=lambda c: ("", *(rule.value for rule in _list_rule(c))),
         meaning="A size for each bucket, in the order in which gradients become ready; the last one is for all further "

@@ -35,7 +35,7 @@ def values_of(knob: Knob) -> st.SearchStrategy[Value]:
         bool: st.booleans(),
         int: st.integers(knob.low or 0, knob.high if knob.high is not None else 10**6),
         float: st.floats(knob.low, knob.high),
-        str: st.text(max_size=30),
+        str: st.from_regex(knob.form, fullmatch=True) if knob.form else st.text(max_size=30),
     }
     return by_kind[knob.kind]
 

@@ -26,7 +26,8 @@ def values_of(knob: Knob) -> st.SearchStrategy[Value]:
     if knob.kind is bool:
         return st.booleans()
     if knob.kind is str:
-        return st.sampled_from(knob.choices) if knob.choices else st.text(max_size=9)
+        text = st.from_regex(knob.form, fullmatch=True) if knob.form else st.text(max_size=9)
+        return st.sampled_from(knob.choices) if knob.choices else text
     return st.integers(knob.low, knob.high) if knob.kind is int else st.floats(knob.low, knob.high)
 
 
