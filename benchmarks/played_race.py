@@ -76,6 +76,10 @@ class PlayedArm:
         times = [time_s for time_s, where in zip(self.times, self.cycles, strict=True) if where == cycle]
         return times[len(times) // 2 :]
 
+    def count_samples_of_step(self) -> float:
+        """Unknown: no arm that races alone is held against the baseline's samples per second."""
+        return 0.0
+
     def count_kept(self) -> int:
         """How many timed steps there are."""
         return len(self.times)

@@ -12,7 +12,7 @@ import hashlib
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import optuna
 
@@ -55,6 +55,8 @@ class Suggestion:
     The first suggestion's is the most that another race can bring for its price."""
     repeat: bool = False
     """It was measured before: this makes surer what it brings."""
+    gain: float | None = None
+    """What is predicted of it, in ln(throughput); None where nothing was modelled."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,7 @@ def suggest(space: Space, observations: Sequence[Observation], barred: Sequence[
             why.append(f"{name} failed ({type(error).__name__}: {error}).")
             continue
         if found or ask is _ask_surrogate:
-            return [
-                Suggestion(s.changes, " ".join([*why, s.because]), s.improvement, s.repeat) for s in found
-            ]
+            return [replace(s, because=" ".join([*why, s.because])) for s in found]
         why.append(f"{name} found only strategies that were measured already.")
     known = {*question.never, *(o.changes for o in observations)}
     pool = list_candidates(space, known, [], question.seed)
@@ -136,7 +136,7 @@ def _ask_surrogate(question: _Question) -> list[Suggestion]:
         question.belief() if question.belief else learn(question.space, question.observations, question.model)
     )
     return [
-        Suggestion(choice.changes, _explain(choice, belief), choice.improvement, choice.repeat)
+        Suggestion(choice.changes, _explain(choice, belief), choice.improvement, choice.repeat, choice.mean)
         for choice in choose(belief, question.never, question.price_s, question.seed, question.count)
     ]
 

@@ -14,7 +14,7 @@ from advisor.tuning.history.budget import limit_new_s
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.acquisition import LEAST_IMPROVEMENT
 from advisor.tuning.search.planned import is_tried, list_costly, list_first, propose_costly, propose_higher
-from advisor.tuning.search.sampler import suggest
+from advisor.tuning.search.sampler import Suggestion, suggest
 from advisor.tuning.search.state import SearchState, choose_winner
 from advisor.tuning.space.rules_of_thumb import keep_searched
 from advisor.tuning.space.rungs import missing_schedules, share_trials
@@ -27,6 +27,9 @@ better spent on proving it. A knowledge gradient is much smaller than the gain t
 _SAME_JOB = 0.97
 """Likeness from which an earlier job is one of the same workload on the same machine: what it confirmed is only
 proved anew."""
+_FAR = math.log(1.1)
+"""How far above the rules of thumb the cost model has to see a strategy, in ln(throughput), for a seat in the first
+race."""
 _SHORTEST_RACE = 20
 """Steps of the shortest race that is still worth starting: four timed ones of two arms, and their entering."""
 _SURELY = 2.0
@@ -77,6 +80,8 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
     ]
     if again:
         return _alike(record, again)[:seats]
+    if (one := _find_launched_for(state)) is not None:
+        return [one]
     if len(record.tried) >= record.job.spec.budget.max_trials:
         return SearchOver(f"All {len(record.tried)} search trials of the budget are spent.")
     shares = share_trials(record.job, space)
@@ -96,6 +101,18 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
     return _alike(record, higher)[:seats] if higher else found
 
 
+def _find_launched_for(state: SearchState) -> Candidate | None:
+    """The costly strategy that the session which asks was launched for, before its first race.
+
+    To the sampler other costly strategies look cheaper once such a session runs; it would be launched again and again.
+    """
+    asking = state.record.session.get(state.asking)
+    if asking is None or not asking.cold or state.record.blocks_in(asking.id):
+        return None
+    one = propose_costly(state)
+    return one if one is not None and state.record.required_cold(one.changes) == asking.cold else None
+
+
 def _is_last_call(record: Record) -> bool:
     """Whether no other race fits: before that, a search that has found nothing to confirm uses the verdict's time."""
     return record.remaining_s < 2.0 * record.trip_s + _SHORTEST_RACE * record.step_s
@@ -108,23 +125,13 @@ def _next_allowed(state: SearchState, seats: int, quota: int) -> list[Candidate]
     if (known := _take_earlier(state)) is not None:
         return known
     tried = set(record.tried)
-    first = [p for p in list_first(state) if p.changes not in tried]
-    if first and quota > 0:
-        return [Candidate(Purpose.SEARCH, p.changes, p.because) for p in first[: min(seats, quota)]]
+    planned = [
+        Candidate(Purpose.SEARCH, p.changes, p.because) for p in list_first(state) if p.changes not in tried
+    ]
+    if planned and quota > 0:
+        return _fill(state, planned, min(seats, quota))
     barred = [t.changes for t in record.trials_for(Purpose.SEARCH) if _is_settled(state, t)]
-    found = suggest(
-        state.focused,
-        state.observations,
-        barred,
-        seed=record.job.spec.seed,
-        number=record.next_race,
-        count=seats,
-        model=state.model,
-        price_s=lambda changes: estimate_price_s(record, changes),
-        quick=record.quick,
-        belief=lambda: state.belief,
-        sampler=record.job.spec.sampler,
-    )
+    found = _suggest(state, barred, seats)
     if not found:
         return SearchOver("Every strategy of the space is measured or cannot run.")
     measured = len(state.scores.throughput)
@@ -142,6 +149,42 @@ def _next_allowed(state: SearchState, seats: int, quota: int) -> list[Candidate]
             continue
         chosen.append(Candidate(Purpose.SEARCH, suggestion.changes, suggestion.because))
     return chosen or SearchOver("The search trials that are left belong to costly knobs and the other rungs.")
+
+
+def _suggest(state: SearchState, barred: Sequence[Changes], count: int) -> list[Suggestion]:
+    record = state.record
+    return suggest(
+        state.focused,
+        state.observations,
+        barred,
+        seed=record.job.spec.seed,
+        number=record.next_race,
+        count=count,
+        model=state.model,
+        price_s=lambda changes: estimate_price_s(record, changes),
+        quick=record.quick,
+        belief=lambda: state.belief,
+        sampler=record.job.spec.sampler,
+    )
+
+
+def _fill(state: SearchState, planned: Sequence[Candidate], seats: int) -> list[Candidate]:
+    """The first strategies, and what the search itself would race, in the seats that they leave.
+
+    Before any was measured, the last seat is for what the cost model predicts far above all of them.
+    """
+    record, race = state.record, _alike(state.record, planned[:seats])
+    barred = [*record.tried, *(candidate.changes for candidate in planned)]
+    if record.quick or record.job.spec.sampler or (len(race) == seats and record.tried):
+        return race
+    found = _suggest(state, barred, seats)
+    own = [Candidate(Purpose.SEARCH, s.changes, s.because) for s in found if s.gain is not None]
+    if record.tried:
+        return _alike(record, [*race, *own])[:seats]
+    gains, _ = state.belief.predict([candidate.changes for candidate in planned])
+    if own and (found[0].gain or 0.0) > float(gains.max()) + _FAR:
+        return [*_alike(record, [own[0], *planned])[1:seats], own[0]]
+    return race
 
 
 def _take_earlier(state: SearchState) -> SearchOver | None:

@@ -88,6 +88,10 @@ class Arm:
         """Steps of the script's own that its timed ones stand for."""
         return len(self.timed) * self.batches_per_step
 
+    def count_samples_of_step(self) -> float:
+        """Samples of one step of the script's own; 0 where its steps do not tell."""
+        return sum(step.samples for step in self.timed) / max(1, self.count_batches())
+
     def count_whole(self, length: int) -> int:
         """Its steps that have as many samples as `length` of the script's own, in whole periods."""
         span = self.period * self.batches_per_step

@@ -172,8 +172,7 @@ class Judge:
 
     def _lags(self, arm: Arm) -> bool:
         """Whether it is surely slower than an arm that races alone has to be."""
-        samples = sum(step.samples for step in arm.timed) / max(1, arm.count_batches())
-        least = self._rules.least_samples_per_s
+        samples, least = arm.count_samples_of_step(), self._rules.least_samples_per_s
         if least is None or not samples:
             return False
         return is_surely_slower(cap_steps(arm.read_times(self._clock)), [samples / least] * 2, 1.0)

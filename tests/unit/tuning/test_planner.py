@@ -14,11 +14,14 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockState, EarlierJob, Outcome, Purpose, Session, SessionState
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.workload import Workload
 from advisor.tuning.decisions import EndSession, Fail, Finish, Launch, Race, Wait
 from advisor.tuning.history.budget import plan_verdict
 from advisor.tuning.history.record import Record
 from advisor.tuning.planner import plan
+from advisor.tuning.search import search
+from advisor.tuning.search.sampler import Suggestion
 
 from .simulated_cluster import (
     QUIET,
@@ -700,6 +703,27 @@ def test_cold_knobs_are_compared_across_fresh_sessions_in_alternating_order() ->
     assert len(pairs) >= 2
     assert all(sorted(pair) == [False, True] for pair in pairs.values())
     assert len({tuple(pair) for pair in pairs.values()}) == 2
+
+
+def test_a_launch_for_costly_settings_measures_them_whatever_the_sampler_would_rather_launch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = Changes({"NCCL_BUFFSIZE": 2**20})
+
+    def suggest(*_: object, price_s: Callable[[Changes], float], **__: object) -> list[Suggestion]:
+        runs_cold = price_s(Changes()) > 3.0
+        return [Suggestion(other, "It pays only now.", 0.02 if runs_cold else 0.0, repeat=not runs_cold)]
+
+    monkeypatch.setattr(search, "suggest", suggest)
+    facts = make_facts(backend="nccl", device=DeviceKind.CUDA, world_size=16, local_world_size=8)
+    spec = make_spec(budget=Budget(max_trials=14, max_seconds=900))
+    sim = SimulatedCluster(job=make_job(spec, facts=facts), noise=QUIET)
+    while len(sim.sessions) < 3 and sim.settled is None:
+        sim.step()
+
+    costly = [session for session in sim.sessions[:2] if session.cold]
+    assert costly
+    assert all(any(block.session_id == session.id for block in sim.blocks) for session in costly)
 
 
 def test_a_launch_that_dies_of_its_cold_knobs_ends_that_strategy_only() -> None:
