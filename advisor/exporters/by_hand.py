@@ -14,6 +14,8 @@ _OF_THE_ENGINE = ("fuse_grad_size_in_MB", *WIRE, "sharding_overlap")
 _ENGINE = "DeepSpeed's engine reduces the gradients: merge ds_config.json (export deepspeed) into its configuration."
 DTYPES: Mapping[str, str] = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _LINES: Mapping[str, str] = {
+    "find_unused_parameters": "give DistributedDataParallel find_unused_parameters={value}. Should a step leave out a "
+    "parameter after all, DDP then ends the training with an error; under `advisor run` it goes on.",
     "batched_grad_copy": "give DistributedDataParallel batched_grad_copy={value} (torch 2.13).",
     "bucket_cap_mb_list": "give DistributedDataParallel bucket_cap_mb_list={value} (torch 2.12).",
     "fuse_grad_size_in_TFLOPS": "give DistributedDataParallel a bucket_cap_mb_list (torch 2.12) that holds the bytes "

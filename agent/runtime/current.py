@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Protocol, Tuple
 
 if TYPE_CHECKING:
     from .link.environment import Environment
@@ -52,6 +52,8 @@ class Signals(Protocol):
 
 
 current_runtime: Optional[Signals] = None
+after_backward: List[Callable[[], None]] = []
+"""What watches every outermost backward pass that came to its end, whoever decides what is in force."""
 own_values: Dict[str, Any] = {}
 """What `fleet_advisor.knob` answers for the knobs that change between two steps."""
 own_defaults: Dict[str, Any] = {}

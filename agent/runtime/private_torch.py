@@ -194,6 +194,9 @@ JOINING = Private(
     "torch.distributed.algorithms.join:Joinable", "_join_config", "see that ranks may run out of data"
 )
 FORGET_PASS = Private(f"{_C10D}:Reducer", "_reset_state", "have several reducers of a model", (2, 3))
+_UNUSED = "leave out DDP's search for unused parameters"
+CHECK_FINALIZED = Private(_DDP, "_check_reducer_finalized", _UNUSED)
+MARK_READY = Private(_DDP, "_fire_reducer_autograd_hook", _UNUSED)
 
 
 def explain_no_new_reducer(ddp: Any) -> Optional[str]:

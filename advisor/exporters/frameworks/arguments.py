@@ -129,6 +129,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
             # transformers 5.23; the arguments have had these names since 4.38.
             table={
                 **_one_size("ddp_bucket_cap_mb", whole=True),
+                "find_unused_parameters": plainly("ddp_find_unused_parameters", "find_unused_parameters"),
                 **_accumulation("gradient_accumulation_steps"),
                 "batch_size_multiple": batch_size("per_device_train_batch_size"),
                 "amp": _trainers_precision,
@@ -151,6 +152,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
             # Lightning 2.6.
             table={
                 **dict.fromkeys(BUCKETS, _lightnings_buckets),
+                "find_unused_parameters": plainly("ddp.find_unused_parameters", "find_unused_parameters"),
                 "fp16_allreduce": _lightnings_wire,
                 "fp16_allreduce_dtype": _lightnings_wire,
                 **_accumulation("accumulate_grad_batches"),
@@ -170,6 +172,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
             # accelerate 1.15.
             table={
                 **_one_size("ddp.bucket_cap_mb"),
+                "find_unused_parameters": plainly("ddp.find_unused_parameters", "find_unused_parameters"),
                 "fp16_allreduce": _accelerates_wire,
                 "fp16_allreduce_dtype": _accelerates_wire,
                 "dgc": _accelerates_compression,
@@ -195,13 +198,14 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
 
 def write_arguments(entries: Mapping[str, Value | None], library: Library, job: Job) -> dict[str, str]:
     """Return what the library's call is given, as Python: DDP's arguments in the one that they go through."""
+    said = [word for word in list_ddp_words(job) if f"ddp.{word.partition('=')[0]}" not in entries]
     told = {name: repr(value) for name, value in entries.items() if not name.startswith("ddp.")}
     ddp = [
         f"{name.removeprefix('ddp.')}={value!r}" for name, value in entries.items() if name.startswith("ddp.")
     ]
     if ddp:
         # It stands in the place of the script's own, which says these.
-        told[library.ddp_argument] = library.ddp_value.format(", ".join([*ddp, *list_ddp_words(job)]))
+        told[library.ddp_argument] = library.ddp_value.format(", ".join([*ddp, *said]))
     return told
 
 

@@ -48,6 +48,16 @@ def _batched_copy_rule(context: KnobContext) -> tuple[Rule, ...]:
     return (Rule(True, f"{tensors} gradients are copied into buckets one by one in each step."),)
 
 
+def _search_unavailable(context: KnobContext) -> str | None:
+    if not context.baseline["find_unused_parameters"]:
+        return "DistributedDataParallel searches for no unused parameters in this script."
+    return refused(context, "find_unused_parameters")
+
+
+def _search_rule(_: KnobContext) -> tuple[Rule, ...]:
+    return (Rule(False, "DDP searches each step's graph for unused parameters, and has never found any."),)
+
+
 def _layers_unavailable(context: KnobContext) -> str | None:
     if context.facts.layers == 1:
         return "All parameters are in one layer: there is nothing to group."
@@ -233,6 +243,17 @@ COMMUNICATION: tuple[Knob, ...] = (
         realised="DDP's batched_grad_copy, its reducer rebuilt in place; torch 2.13 and later.",
         unavailable_because=lambda c: refused(c, "batched_grad_copy"),
         rule=_batched_copy_rule, inactive_because=_idle_without_reduction,
+    ),
+    Knob(
+        name="find_unused_parameters", title="search for unused parameters",
+        place=S, part=Part.COMMUNICATION, minor=True,
+        default=False, effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Search the graph of every step for parameters that get no gradient. Off is offered where no step seen "
+        "had any.",
+        realised="DDP's find_unused_parameters, its reducer rebuilt in place. While it is off, each backward pass is "
+        "watched: a parameter without a gradient is handed over as the search would have done, and told.",
+        unavailable_because=_search_unavailable,
+        rule=_search_rule, inactive_because=_idle_without_reduction,
     ),
     Knob(
         name="nccl_comm_num", title="process groups that reduce gradients",

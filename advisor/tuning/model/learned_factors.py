@@ -52,6 +52,7 @@ _OTHERS: Mapping[str, float] = {
     "num_iteration_per_run": 0.04,
     "loader_num_workers": 0.06,
     "batched_grad_copy": 0.02,
+    "find_unused_parameters": 0.05,
 }
 """Other spreads than the target's; a number's is per doubling."""
 _THREADS_BESIDE_A_GPU = 0.05
@@ -91,6 +92,7 @@ _OTHER_TARGETS: Mapping[str, Target] = {
     "batch_size_multiple": Target.COMPUTATION,
     "micro_batches": Target.COMPUTATION,
     "batched_grad_copy": Target.COMPUTATION,
+    "find_unused_parameters": Target.STEP,
     "NCCL_SOCKET_NTHREADS": Target.HANDLING,
     "NCCL_NSOCKS_PERTHREAD": Target.HANDLING,
     "NCCL_BUFFSIZE": Target.HANDLING,

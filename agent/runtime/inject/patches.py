@@ -176,16 +176,18 @@ def _patch_backward() -> None:
         try:
             if runtime.at_work is not None:
                 tensors, args, kwargs = runtime.multiply_loss(tensors, args, kwargs)
+            shortage = None
             try:
                 original(tensors, *args, **kwargs)
-                return
             except Exception as error:
                 if not runtime.splitting.may_go_on(error):
                     raise
                 # Its traceback holds the tensors for which there was no room.
                 shortage = error.with_traceback(None)
-            if not runtime.splitting.go_on():
+            if shortage is not None and not runtime.splitting.go_on():
                 raise shortage
+            for watch in current.after_backward:
+                watch()
         finally:
             runtime.end_backward()
 

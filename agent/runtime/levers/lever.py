@@ -27,6 +27,8 @@ class Training:
     """By identity, models whose backward may still come: outputs of the last forward, None for one that is gone."""
     known: List[Any] = field(default_factory=list)
     """Every wrapped or sharded model that lives, also those that train now and then only."""
+    repeats_backward: bool = False
+    """Whether a backward pass was seen that no training forward had come before since the last one."""
     waiting: List[Any] = field(default_factory=list)
     """Optimizers of these models that the script has made and has not let step yet."""
 

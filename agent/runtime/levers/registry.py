@@ -33,6 +33,7 @@ from .reduction.gradient_reduction import GradientReduction
 from .reduction.local_sgd import LocalSgd
 from .reduction.nccl_configuration import NcclConfiguration
 from .reduction.step_gate import StepGate
+from .reduction.unused_parameters import UnusedParameters
 from .sharding.engine_reduction import EngineReduction
 from .sharding.gradient_scatter import GradientScatter
 from .sharding.prefetching import Prefetching
@@ -62,6 +63,7 @@ class Levers:
         self._own_knobs = OwnKnobs(own or {})
         self._all: List[Lever] = [
             NcclConfiguration(self.reduction, device),
+            UnusedParameters(self.reduction),
             self.reduction,
             LocalSgd(clock),
             AdaptiveLocalSgd(clock),

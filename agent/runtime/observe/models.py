@@ -63,7 +63,7 @@ class Models:
             return output
         identity = id(ddp)
         outputs: List[Tuple[Any, Any]] = []
-        for tensor in _list_tensors(output):
+        for tensor in list_tensors(output):
             if tensor.grad_fn is not None:
 
                 def note(_gradient: Any) -> None:
@@ -143,16 +143,16 @@ class Models:
         ]
 
 
-def _list_tensors(output: Any) -> Iterator[torch.Tensor]:
+def list_tensors(output: Any) -> Iterator[torch.Tensor]:
     """Those of a forward's output, where it is made of the usual containers."""
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, (list, tuple)):
         for item in output:
-            yield from _list_tensors(item)
+            yield from list_tensors(item)
     elif isinstance(output, dict) or dataclasses.is_dataclass(output):
         for item in (output if isinstance(output, dict) else vars(output)).values():
-            yield from _list_tensors(item)
+            yield from list_tensors(item)
 
 
 def _list_live(references: List[Any]) -> List[Any]:

@@ -22,6 +22,9 @@ class SharedSteps:
 
     def __init__(self) -> None:
         self.exchanges = 0
+        self.repeats_backward = False
+        """Whether a backward pass came without a forward before it."""
+        self._has_forward = False
         self._are_seen = False
         self._is_due = False
         """Whether a forward has come whose backward pass exchanges gradients."""
@@ -34,9 +37,12 @@ class SharedSteps:
 
     def note_forward(self, model: Any) -> None:
         """A training forward of a replica, or of a sharded model, which has no such flag."""
+        self._has_forward = True
         self._is_due = self._is_due or getattr(model, "require_backward_grad_sync", True)
 
     def note_backward(self) -> None:
+        self.repeats_backward = self.repeats_backward or not self._has_forward
+        self._has_forward = False
         if self._is_due:
             self._is_due, self._are_seen = False, True
             self._count()

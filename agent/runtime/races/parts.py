@@ -77,6 +77,7 @@ class RankParts:
             sharded,
             process.models.list_awaited(),
             process.models.list_known(),
+            process.shared.repeats_backward,
             process.watch.list_waiting([*replicas, *sharded]),
         )
 

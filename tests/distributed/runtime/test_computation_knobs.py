@@ -127,10 +127,18 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_layers_per_bucket_and_collections_leave_training_as_it_is(
     run: str, reference: Path, tmp_path: Path
 ) -> None:
+    pytest.importorskip("torch", minversion="2.13")  # its copies come together
     quick = {"warmup_steps": 1, "min_steps": 3, "max_steps": 3, "profile_steps": 0}
     blocks = [measure(str(index), overrides, **quick) for index, overrides in enumerate(EXACT)]
+    if run == "unused":
+        blocks.append(measure("search", {"find_unused_parameters": False}, **quick))
     session = launch(tmp_path, ["plain.py", *name_steps(run)], [*blocks, measure("rest", warmup_steps=1000)])
     assert session.code == 0, session.log
+    if run == "unused":
+        proof = session.result("search")["consumed"]["find_unused_parameters"]
+        assert "no graph in 3 backward passes" in proof
+    else:
+        assert "searches for no unused" in session.hello["refusals"]["find_unused_parameters"]
     for index, overrides in enumerate(EXACT):
         result = session.result(str(index))
         if run == "unused" and "bucket_cap_mb_list" in overrides:

@@ -68,6 +68,23 @@ def test_exact_strategy_is_in_force_and_the_training_is_the_same_bit_for_bit(tmp
             assert both[0] == both[1], what
 
 
+def test_a_parameter_that_is_unused_later_is_told_and_no_bit_of_the_training_is_another(
+    tmp_path: Path,
+) -> None:
+    train = [*TORCHRUN, "plain.py", "--steps", "32", "--model", "late", "--find-unused", "--name"]
+    done = run(tmp_path, settings({"find_unused_parameters": "off"}), [*train, "off"])
+    assert done.returncode == 0, done.stderr
+    assert "  find_unused_parameters off: DDP searched no graph in 1" in done.stderr
+    assert "on rank 1 branches.1.weight, branches.1.bias got no gradient in a step" in done.stderr
+    plain = [str(Path(sys.executable).parent / "torchrun"), *train[1:], "plain"]
+    variables = {**os.environ, "OUT": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    subprocess.run(plain, cwd=SCRIPTS, env=variables, capture_output=True, timeout=120, check=True)
+    for rank in range(2):
+        for what in ("losses", "final"):
+            both = [(tmp_path / f"{name}.{what}.{rank}").read_text() for name in ("off", "plain")]
+            assert both[0] == both[1], what
+
+
 def test_strategy_that_changes_the_training_is_in_force_as_a_whole(tmp_path: Path) -> None:
     changes = {
         **EXACT,

@@ -74,6 +74,8 @@ def test_a_race_changes_no_bit_of_the_training(run: str, reference: Path, tmp_pa
         assert result["phases"]["exposed_comm_s"] is not None
     assert len({tuple(session.result(name)["bucket_bytes"]) for name in ("base", "small", "alone")}) == 3
     assert session.messages[-1]["kind"] == "script_ended"
+    if run == "branching":
+        assert "got no gradient in steps" in session.hello["refusals"]["find_unused_parameters"]
 
 
 # One session of several races.

@@ -35,6 +35,8 @@ class BucketPlan:
     """Layers that may share a bucket; 0 sets no limit."""
     copies_batched: bool = False
     """Whether the gradients of a bucket are copied into it together, once the last of them is there."""
+    searches_unused: bool = False
+    """Whether DDP searches the graph of every step for parameters that get no gradient."""
 
     @property
     def is_fused(self) -> bool:
@@ -48,13 +50,13 @@ def observe_plan(ddp: Any) -> BucketPlan:
     """
     cap = int(ddp.bucket_bytes_cap)
     config = BUCKET_CONFIG.find(ddp)
+    searches = bool(ddp.find_unused_parameters)
     if config is not None:
         listed = tuple(config.per_bucket_bytes_caps)
         batched = bool(getattr(ddp, BATCHED, False))
-        return BucketPlan(int(config.first_bucket_bytes_cap), cap, listed, copies_batched=batched)
-    if getattr(ddp, "bucket_bytes_cap_default", True):
-        return BucketPlan(_read_first_bytes(), cap)
-    return BucketPlan(cap, cap)
+        return BucketPlan(int(config.first_bucket_bytes_cap), cap, listed, 0, batched, searches)
+    first = _read_first_bytes() if getattr(ddp, "bucket_bytes_cap_default", True) else cap
+    return BucketPlan(first, cap, searches_unused=searches)
 
 
 def plan_for_argument(bucket_cap_mb: Any) -> BucketPlan:
@@ -106,14 +108,16 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
             rejected[knob] = (
                 f"{knob} has no meaning while fuse_all_reduce_ops is off: every parameter is alone."
             )
-        return BucketPlan(1, 1, copies_batched=batched), rejected
+        return replace(baseline, first_bytes=1, cap_bytes=1, copies_batched=batched), rejected
     if listed:
         for knob in chosen - {"fuse_all_reduce_ops", LISTED, BATCHED}:
             rejected[knob] = f"{knob} has no meaning beside {LISTED}: each bucket has a size of its own."
-        return BucketPlan(listed[0], max(listed), listed, copies_batched=batched), rejected
+        sizes = {"first_bytes": listed[0], "cap_bytes": max(listed), "listed_bytes": listed}
+        return replace(baseline, **sizes, copies_batched=batched), rejected
     if chosen <= {"fuse_all_reduce_ops", LAYERS, LISTED, BATCHED}:
         return replace(baseline, most_layers=layers, copies_batched=batched), rejected
-    return BucketPlan(min(first, cap), cap, most_layers=layers, copies_batched=batched), rejected
+    sizes = {"first_bytes": min(first, cap), "cap_bytes": cap, "most_layers": layers}
+    return replace(baseline, **sizes, copies_batched=batched), rejected
 
 
 def read_buckets(ddp: Any) -> Tuple[List[int], bool]:

@@ -73,6 +73,10 @@ class _Replica:
         self.spare: Dict[Tuple[BucketPlan, ReductionPlan], _Spare] = {}
         """Reducers of other plans that live beside the one in force."""
 
+    def order_under(self, plan: BucketPlan) -> List[int]:
+        """The order under this plan. A search keeps that of definition; the last layers' gradients come first."""
+        return self.order if plan.searches_unused == self.baseline.searches_unused else self.order[::-1]
+
 
 _Spare = Tuple[LiveReducer, Union[BucketReduction, LowRankReduction, None]]
 
@@ -93,6 +97,7 @@ class GradientReduction(Lever):
         self._rejected: Dict[str, str] = {}
         self._refusals: Dict[str, str] = {}
         self._configuration: Configuration = ()
+        self._searches_unused = True
         self.is_compared = False
         """Whether `describe_in_force` is asked for right after the warm-up."""
         self.checked_passes = CHECKED_PASSES
@@ -161,6 +166,15 @@ class GradientReduction(Lever):
         """What the next switch makes NCCL's communicators with; empty leaves gradients with the job's own."""
         self._configuration = configuration
 
+    def search_unused(self, searches: bool) -> None:
+        """Whether reducers that the next switch puts in force search for unused parameters, where the script's do."""
+        self._searches_unused = searches
+
+    def list_searching(self) -> List[Any]:
+        """The loggers of the reducers that live beside those in force and search for unused parameters."""
+        spares = (spare for replica in self._replicas.values() for spare in replica.spare.items())
+        return [live.logger for (plan, _), (live, _) in spares if plan.searches_unused]
+
     def read_made(self) -> List[Dict[str, int]]:
         """What NCCL's communicators of the strategy in force were made with, beside the job's own."""
         return self.communicators.read_made(
@@ -184,11 +198,13 @@ class GradientReduction(Lever):
                 continue
             plan, rejected = resolve_plan(replica.baseline, values)
             self._rejected.update(rejected)
+            if not self._searches_unused:
+                plan = replace(plan, searches_unused=False)
             if replica.is_cut_at_buckets and plan != replica.baseline:
                 raise RelaunchNeeded(CUT)
             if replica.is_stale or (plan, reduction) != (replica.plan, replica.reduction):
                 outputs = training.awaited.get(id(ddp), [])
-                reason = explain_no_handover(ddp, outputs)
+                reason = explain_no_handover(ddp, outputs, plan.searches_unused)
                 if reason is not None:
                     raise RelaunchNeeded(reason)
                 rebuilt = self._exchange(ddp, replica, plan, reduction) or rebuilt
@@ -245,7 +261,7 @@ class GradientReduction(Lever):
     def _build(
         self, ddp: Any, replica: _Replica, plan: BucketPlan, reduction: ReductionPlan, keeps_old: bool
     ) -> Union[BucketReduction, LowRankReduction, None]:
-        buckets = limit_layers(ddp, plan, replica.order)
+        buckets = limit_layers(ddp, plan, replica.order_under(plan))
         if not reduction.needs_hook:
             count, kind = reduction.own_groups, reduction.configuration
             groups = self.communicators.provide_flat(count, kind, ddp.process_group)
@@ -295,7 +311,8 @@ class GradientReduction(Lever):
         found = []
         for ddp, replica in list(self._replicas.items()):
             buckets, final = read_buckets(ddp)
-            plan = [replica.plan.copies_batched] if final else astuple(replica.plan)
+            flags = [replica.plan.copies_batched, replica.plan.searches_unused]
+            plan = flags if final else astuple(replica.plan)
             found.append([buckets, plan, astuple(replica.reduction)])
         return found
 
@@ -349,7 +366,7 @@ class GradientReduction(Lever):
     def _prove_layers(self, ddp: Any, replica: _Replica, buckets: List[int], evidence: Evidence) -> None:
         found, wanted = find_most_layers(ddp), replica.plan.most_layers
         if found is None:
-            planned = limit_layers(ddp, replica.plan, replica.order).listed_bytes
+            planned = limit_layers(ddp, replica.plan, replica.order_under(replica.plan)).listed_bytes
             if sorted(planned) == sorted(buckets):
                 found = wanted
         if found is None or found > wanted:

@@ -95,10 +95,13 @@ def rebuild_reducer(
         private_torch.REGISTER_BUILTIN_HOOK.of(ddp)(builtin_hook)
 
 
-def explain_no_handover(ddp: Any, outputs: List[Any]) -> Optional[str]:
-    """Why a reducer that waits for these outputs' backward could not hand this over to another one, or None."""
+def explain_no_handover(ddp: Any, outputs: List[Any], searches: bool = False) -> Optional[str]:
+    """Why a reducer that waits for these outputs' backward could not hand this over to another one, or None.
+
+    `searches`: whether that other one searches for unused parameters.
+    """
     # Which parameters are unused is found from the outputs themselves.
-    is_lost = ddp.find_unused_parameters and any(output is None for output in outputs)
+    is_lost = (ddp.find_unused_parameters or searches) and any(output is None for output in outputs)
     if outputs and (ddp.static_graph or is_lost):
         kind = "static_graph" if ddp.static_graph else "find_unused_parameters"
         return (
@@ -162,6 +165,7 @@ def _set_plan(ddp: Any, plan: BucketPlan) -> None:
     ddp.bucket_bytes_cap_default = plan.first_bytes != plan.cap_bytes
     if hasattr(ddp, BATCHED):
         setattr(ddp, BATCHED, plan.copies_batched)
+    ddp.find_unused_parameters = plan.searches_unused
     config = private_torch.BUCKET_CONFIG.find(ddp)
     if config is not None:
         planned = dataclasses.replace(
@@ -180,6 +184,7 @@ FIELDS = (
     "bucket_bytes_cap",
     "bucket_bytes_cap_default",
     "bucket_bytes_cap_list",
+    "find_unused_parameters",
     BATCHED,
     BUCKET_CONFIG.name,
     HAS_REBUILT.name,
@@ -193,6 +198,7 @@ class LiveReducer:
     def __init__(self, ddp: Any) -> None:
         """Call between steps: the model's next pass is another reducer's."""
         self._fields = {name: vars(ddp)[name] for name in FIELDS if name in vars(ddp)}
+        self.logger = ddp.logger
         FORGET_PASS.of(ddp.reducer)()
 
     def take_over(self, ddp: Any) -> None:

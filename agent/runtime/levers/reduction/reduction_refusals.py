@@ -17,6 +17,7 @@ from .low_rank_reduction import explain_no_compression
 from .reducer import explain_no_rebuild, find_talk_in_backward, keeps_state
 
 CUT = "The script compiles its model, and torch.compile cut the graph where the script's buckets end (optimize_ddp)."
+KEEPS = "The script's own communication hook may keep something for every bucket: others would break it."
 BOTH = bucket_plan.KNOBS + reduction_plan.KNOBS
 
 
@@ -46,10 +47,7 @@ def refuse_knobs(
         sentence = "The script registered a communication hook of its own, which these knobs would replace."
         refusals.update(dict.fromkeys(reduction_plan.KNOBS, sentence))
     if keeps_state(ddp):
-        sentence = (
-            "The script's own communication hook may keep something for every bucket: others would break it."
-        )
-        refusals.update(dict.fromkeys(bucket_plan.KNOBS, sentence))
+        refusals.update(dict.fromkeys(bucket_plan.KNOBS, KEEPS))
     if baseline.listed_bytes:
         sentence = "The script sets its buckets one by one (bucket_cap_mb_list); they are left as they are."
         refusals.update(dict.fromkeys(bucket_plan.KNOBS, sentence))
