@@ -36,6 +36,8 @@ class Private:
     """The first torch that has it."""
     until: Tuple[int, int] = NEWEST
     """The last torch that was seen to have it."""
+    is_listed: bool = True
+    """Whether torch's Python sources, or stubs, say that it is there; otherwise only the compiled library does."""
 
     def of(self, owner: Any) -> Any:
         """`owner`'s; raises Missing."""
@@ -197,6 +199,7 @@ FORGET_PASS = Private(f"{_C10D}:Reducer", "_reset_state", "have several reducers
 _UNUSED = "leave out DDP's search for unused parameters"
 CHECK_FINALIZED = Private(_DDP, "_check_reducer_finalized", _UNUSED)
 MARK_READY = Private(_DDP, "_fire_reducer_autograd_hook", _UNUSED)
+IS_STATIC = Private(f"{_C10D}:Reducer", "_ddp_graph_static", _UNUSED, is_listed=False)
 
 
 def explain_no_new_reducer(ddp: Any) -> Optional[str]:

@@ -41,7 +41,7 @@ def is_defined(sources: Path, home: str, name: str) -> bool:
 def find_wrong_declarations(sources: Path, version: str) -> list[str]:
     """The private names that this torch has and, as declared, should not have, or lacks and should have."""
     wrong = []
-    for symbol in private_torch.ALL:
+    for symbol in (symbol for symbol in private_torch.ALL if symbol.is_listed):
         is_known = symbol.since <= read_version(version) <= symbol.until
         if is_known != any(is_defined(sources, home, symbol.name) for home in symbol.homes.split("|")):
             wrong.append(f"{symbol.homes} {symbol.name}: {'missing' if is_known else 'there already'}")

@@ -171,9 +171,9 @@ class GradientReduction(Lever):
         self._searches_unused = searches
 
     def list_searching(self) -> List[Any]:
-        """The loggers of the reducers that live beside those in force and search for unused parameters."""
+        """The reducers that live beside those in force and search for unused parameters."""
         spares = (spare for replica in self._replicas.values() for spare in replica.spare.items())
-        return [live.logger for (plan, _), (live, _) in spares if plan.searches_unused]
+        return [live.reducer for (plan, _), (live, _) in spares if plan.searches_unused]
 
     def read_made(self) -> List[Dict[str, int]]:
         """What NCCL's communicators of the strategy in force were made with, beside the job's own."""

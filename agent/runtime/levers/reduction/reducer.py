@@ -198,8 +198,8 @@ class LiveReducer:
     def __init__(self, ddp: Any) -> None:
         """Call between steps: the model's next pass is another reducer's."""
         self._fields = {name: vars(ddp)[name] for name in FIELDS if name in vars(ddp)}
-        self.logger = ddp.logger
-        FORGET_PASS.of(ddp.reducer)()
+        self.reducer = ddp.reducer
+        FORGET_PASS.of(self.reducer)()
 
     def take_over(self, ddp: Any) -> None:
         """Call between steps, on every rank alike."""

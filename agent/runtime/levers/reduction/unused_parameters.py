@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional
 
-from ...private_torch import CHECK_FINALIZED, GET_LOG, MARK_READY, explain_missing
+from ...private_torch import CHECK_FINALIZED, GET_LOG, IS_STATIC, MARK_READY, explain_missing
 from ..lever import Evidence, Lever, Training, read_switch
 from ..script_compilation import is_cut_at_buckets
 from .gradient_reduction import GradientReduction
@@ -57,6 +57,7 @@ class UnusedParameters(Lever):
         return (
             explain_no_rebuild(ddp)
             or explain_missing(ddp, (CHECK_FINALIZED, MARK_READY))
+            or explain_missing(ddp.reducer, (IS_STATIC,))
             or (None if _found_nothing(ddp) else NEEDED)
         )
 
@@ -94,7 +95,7 @@ class UnusedParameters(Lever):
         if watch.names:
             count = f"{watch.late_passes} of {watch.passes}"
             self._found = f"{watch.describe()} got no gradient in {count} backward passes."
-        elif not all(map(_found_nothing, self._reduction.list_searching())):
+        elif not all(IS_STATIC.of(reducer)() for reducer in self._reduction.list_searching()):
             self._found = NEEDED
         if self._found or not passes or watch.is_searched:
             evidence.not_consumed[KNOB] = (
@@ -108,7 +109,5 @@ class UnusedParameters(Lever):
         return evidence
 
 
-def _found_nothing(logger: Any) -> bool:
-    """By DDP's log, of a model or of one of its reducers: nothing in the last step, and the same in all before."""
-    logged = GET_LOG.of(logger)()
-    return logged.get("unused_parameter_size") == 0 and logged.get("can_set_static_graph", 1) == 1
+def _found_nothing(ddp: Any) -> bool:
+    return GET_LOG.of(ddp)().get("unused_parameter_size") == 0 and IS_STATIC.of(ddp.reducer)()
