@@ -182,6 +182,8 @@ class Agent:
         ends_in_s = None if self._ends_s is None else max(0.0, self._ends_s - self._clock())
         message = RegisterAgent(name=self._settings.name, node=node, secret=secret, ends_in_s=ends_in_s)
         registered = self._wait_for(lambda: self._client.register(message, self._stopping.is_set))
+        for sentence in node.network:
+            log.warning(sentence)
         log.info("Registered.", agent=self._settings.name, server=self._settings.server_url)
         return registered
 

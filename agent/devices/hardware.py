@@ -6,7 +6,6 @@ import platform
 import socket
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
 from types import MappingProxyType
 
 import psutil
@@ -14,9 +13,7 @@ import psutil
 from advisor.protocol.nodes.cluster import Link, Node
 from advisor.protocol.nodes.testbed import Testbed
 from agent.devices.gpus import Gpus
-
-RDMA = Path("/sys/class/infiniband")
-"""Where Linux lists RDMA adapters."""
+from agent.devices.network import find_rdma, judge_network
 
 
 def describe_node(
@@ -39,6 +36,7 @@ def describe_node(
             for link in list_links()
         ),
         rdma=find_rdma(),
+        network=judge_network(os.environ) if devices else (),
         telemetry="nvml" if devices else "psutil",
         warning=gpus.trouble,
         python_version=platform.python_version(),
@@ -48,13 +46,6 @@ def describe_node(
         labels=dict(labels),
         signed_only=signed_only,
     )
-
-
-def find_rdma(folder: Path = RDMA) -> tuple[str, ...]:
-    """Return the RDMA adapters (InfiniBand, RoCE) with a port that is up, by name."""
-    ports = sorted(folder.glob("*/ports/*/state"))
-    up = (port for port in ports if "ACTIVE" in port.read_text())
-    return tuple(dict.fromkeys(port.relative_to(folder).parts[0] for port in up))
 
 
 def find_version(distribution: str) -> str:

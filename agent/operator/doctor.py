@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from advisor.protocol.nodes.cluster import Finding
 from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node, find_version
+from agent.devices.network import judge_network
 from agent.errors import BadConfiguration
 from agent.guard.account import find_account
 from agent.guard.blind_spot import find_blind_spot
@@ -27,6 +28,7 @@ def examine(
     """
     findings = [
         _examine_node(gpus),
+        _examine_network(gpus, environment),
         _examine_torch(environment),
         _examine_guard(run_as),
         _examine_files(work_dir),
@@ -40,6 +42,13 @@ def examine(
 def _examine_node(gpus: Gpus) -> Finding:
     node = describe_node(gpus)
     return Finding("node", not node.warning, node.describe())
+
+
+def _examine_network(gpus: Gpus, environment: Mapping[str, str]) -> Finding:
+    if not gpus.list_devices():
+        return Finding("network", True, "Without GPUs nothing communicates over NCCL.")
+    found = judge_network(environment)
+    return Finding("network", not found, " ".join(found) or "Nothing keeps NCCL from this node's network.")
 
 
 def _examine_torch(environment: Mapping[str, str]) -> Finding:

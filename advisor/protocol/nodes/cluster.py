@@ -81,6 +81,8 @@ class Node(Message):
     """Network interfaces other than loopback."""
     rdma: tuple[str, ...] = ()
     """RDMA adapters (InfiniBand, RoCE) with a port that is up."""
+    network: tuple[str, ...] = ()
+    """What keeps NCCL from the right network as its agent was started, in sentences; empty without GPUs."""
     telemetry: str = "psutil"
     """Where utilisation comes from: "nvml" or "psutil"."""
     python_version: str = ""

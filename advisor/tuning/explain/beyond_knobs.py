@@ -118,6 +118,14 @@ def list_uneven_parts(facts: WorkloadFacts | None) -> list[str]:
 
 
 def _describe_network(job: Job, chosen: Trial | None, after: Phases) -> list[str]:
+    """Say what keeps NCCL from the right network on nodes that reach each other over it."""
+    uses_nccl = job.facts is not None and job.facts.backend == "nccl" and job.cluster.node_count > 1
+    nodes = job.cluster.nodes if uses_nccl else ()
+    told = [f"{node.hostname}: {sentence}" for node in nodes for sentence in node.network]
+    return [*dict.fromkeys(told), *_describe_tcp(job, chosen, after)]
+
+
+def _describe_tcp(job: Job, chosen: Trial | None, after: Phases) -> list[str]:
     """Say that TCP is what is left to mend, where mixed precision made computation short and no RDMA adapter is up."""
     exposed, total = after.exposed_comm_s or 0.0, after.total_s()
     if (

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.devices.hardware import find_rdma
+from agent.devices.network import find_rdma
 
 
 def test_adapters_with_an_active_port_are_named_once(tmp_path: Path) -> None:
@@ -11,7 +11,7 @@ def test_adapters_with_an_active_port_are_named_once(tmp_path: Path) -> None:
         "mlx5_0/ports/2": "4: ACTIVE",
         "mlx5_1/ports/1": "1: DOWN",
     }.items():
-        (tmp_path / port).mkdir(parents=True)
-        (tmp_path / port / "state").write_text(f"{state}\n")
+        (tmp_path / "infiniband" / port).mkdir(parents=True)
+        (tmp_path / "infiniband" / port / "state").write_text(f"{state}\n")
     assert find_rdma(tmp_path) == ("mlx5_0",)
     assert find_rdma(tmp_path / "nowhere") == ()

@@ -103,3 +103,7 @@ def test_others_see_no_drain_and_may_not(sign_in: SignIn, stories: Stories) -> N
     for action in ("drain", "remove"):
         assert client.post(f"/agents/{agent.id}/{action}", data={"form_key": key}).status_code == 403
     assert stories.agents()[agent.id].drained_because is None
+
+
+def test_what_keeps_nccl_from_the_right_network_is_something_to_look_at() -> None:
+    assert examine(network=("mlx5_0 is up.",))["network"] == (LOOK, "mlx5_0 is up.")

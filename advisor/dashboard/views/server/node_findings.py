@@ -42,6 +42,8 @@ def _find(node: Node) -> Iterator[tuple[str, Chip, str]]:
         yield "rdma", FINE, f"{', '.join(node.rdma)} with a port that is up."
     else:
         yield "rdma", NOTE, "No RDMA adapter with a port that is up: other nodes are reached over TCP."
+    if node.network:
+        yield "network", LOOK, " ".join(node.network)
     if node.devices and node.telemetry != "nvml":
         yield "telemetry", LOOK, f"Utilisation comes from {node.telemetry}, which knows nothing of the GPUs."
     else:

@@ -69,3 +69,14 @@ def test_who_trains_with_torchrec_is_told_how_to_race_its_plans(
 ) -> None:
     told = say(software=software)
     assert ("python -m agent.workloads.torchrec_plans TRAIN.PY:FUNCTION --ranks 4" in told) == is_told
+
+
+@pytest.mark.parametrize(("backend", "is_told"), [("nccl", True), ("gloo", False)])
+def test_what_keeps_nccl_from_the_right_network_is_told_of_the_nodes_that_use_it(
+    backend: str, is_told: bool
+) -> None:
+    nodes = tuple(
+        Node(hostname=name, cpu_count=2, memory_bytes=1, network=("mlx5_0 is up.",)) for name in "ab"
+    )
+    told = say(cluster=Cluster(nodes=nodes), backend=backend)
+    assert ("a: mlx5_0 is up.\nb: mlx5_0 is up." in told) == is_told
