@@ -112,12 +112,11 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
     if listed:
         for knob in chosen - {"fuse_all_reduce_ops", LISTED, BATCHED}:
             rejected[knob] = f"{knob} has no meaning beside {LISTED}: each bucket has a size of its own."
-        sizes = {"first_bytes": listed[0], "cap_bytes": max(listed), "listed_bytes": listed}
-        return replace(baseline, **sizes, copies_batched=batched), rejected
+        own = BucketPlan(listed[0], max(listed), listed, 0, batched, baseline.searches_unused)
+        return own, rejected
     if chosen <= {"fuse_all_reduce_ops", LAYERS, LISTED, BATCHED}:
         return replace(baseline, most_layers=layers, copies_batched=batched), rejected
-    sizes = {"first_bytes": min(first, cap), "cap_bytes": cap, "most_layers": layers}
-    return replace(baseline, **sizes, copies_batched=batched), rejected
+    return BucketPlan(min(first, cap), cap, (), layers, batched, baseline.searches_unused), rejected
 
 
 def read_buckets(ddp: Any) -> Tuple[List[int], bool]:

@@ -78,7 +78,7 @@ class UnusedParameters(Lever):
         if not searches:
             [ddp] = training.replicas
             self._watch = UnusedWatch(ddp)
-            self._watch.begin()
+            self._watch.begin(ddp)
 
     def begin_timing(self) -> None:
         self._timed_from = self._watch.passes if self._watch is not None else 0
@@ -110,4 +110,4 @@ class UnusedParameters(Lever):
 
 
 def _found_nothing(ddp: Any) -> bool:
-    return GET_LOG.of(ddp)().get("unused_parameter_size") == 0 and IS_STATIC.of(ddp.reducer)()
+    return GET_LOG.of(ddp)().get("unused_parameter_size") == 0 and bool(IS_STATIC.of(ddp.reducer)())

@@ -50,11 +50,11 @@ class UnusedWatch:
         self.passes = self.late_passes = 0
         """That reduced, and those in which some parameter got no gradient."""
 
-    def begin(self) -> None:
+    def begin(self, ddp: Any) -> None:
         """From here on, whoever decides what is in force. Call between steps, on every rank alike."""
         self._is_due = self._has_come = self._accumulates = False
         self._late = []
-        self._hook = self._model().register_forward_hook(self._note_forward, prepend=True)
+        self._hook = ddp.register_forward_hook(self._note_forward, prepend=True)
         current.after_backward.append(self._finish)
 
     def end(self) -> None:
@@ -155,8 +155,8 @@ def _copy_gradient(parameter: torch.Tensor) -> Any:
 
 def _is_same(parameter: torch.Tensor, known: Any) -> bool:
     if known is None or parameter.grad is None:
-        return parameter.grad is known
-    return torch.equal(parameter.grad, known)
+        return bool(parameter.grad is known)
+    return bool(torch.equal(parameter.grad, known))
 
 
 def _list_missing(ddp: Any) -> List[int]:
