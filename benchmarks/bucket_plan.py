@@ -168,7 +168,11 @@ def main() -> None:
     script = ROOT / "agent" / "workloads" / "decoder.py"
     words = (str(script), "--width", str(arguments.width), "--vocabulary", "2048")
     try:
-        report([measure(rate, words, arguments.races, arguments.sizes) for rate in arguments.rates])
+        found = []
+        for rate in arguments.rates:
+            print(f"{rate} …", file=sys.stderr, flush=True)
+            found.append(measure(rate, words, arguments.races, arguments.sizes))
+        report(found)
     except SessionFailed as failed:
         raise SystemExit(str(failed)) from failed
 

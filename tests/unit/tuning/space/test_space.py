@@ -5,10 +5,12 @@ import pytest
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.kinds import Effect, Part
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Rule
 from advisor.protocol.measured.results import BlockResult, Phases
 from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.composition import list_own_values
+from advisor.tuning.space.rules_of_thumb import first_strategies
 from advisor.tuning.space.space import Space, build_space
 from tests.unit.tuning.search_space import START, make_cluster, make_facts, make_job, make_spec
 
@@ -303,3 +305,37 @@ def test_a_model_smaller_than_every_bucket_has_no_bucket_size() -> None:
 
 def test_a_model_of_one_layer_has_no_layers_to_group() -> None:
     assert "one layer" in reasons(space_of(make_job(facts=make_facts(layers=1))))["fuse_grad_size_in_TFLOPS"]
+
+
+# --- what is computed from measurements ------------------------------------------------------------------
+
+
+def with_plan(job: Job, rule: Rule | str) -> Space:
+    assert job.facts is not None
+    return build_space(job, job.facts, probe(), {"bucket_cap_mb_list": rule})
+
+
+def test_a_computed_plan_is_tried_beside_single_sizes_with_its_reason() -> None:
+    planned = Rule("1+4+12.5", "Planned.")
+    space = with_plan(make_job(), planned)
+
+    values = {d.knob.name: d.values for d in space.dimensions}
+    assert values["bucket_cap_mb_list"] == ("", "1+4+12.5")
+    alone = {p.changes["bucket_cap_mb_list"]: p.because for p in first_strategies(space) if len(p.changes) == 1
+             and "bucket_cap_mb_list" in p.changes}  # fmt: skip
+    assert alone == {"1+4+12.5": "Planned."}
+    sizes = {"fuse_grad_size_in_MB", "last_comm_group_size_MB", "fuse_grad_size_in_TFLOPS"}
+    together = space.composer.compose({"bucket_cap_mb_list": "1+4+12.5", "fuse_grad_size_in_MB": 4.0})
+    assert together == {"bucket_cap_mb_list": "1+4+12.5"}, "one size for all says nothing beside it"
+    assert all(
+        not sizes & set(p.changes) or "bucket_cap_mb_list" not in p.changes for p in first_strategies(space)
+    )
+
+
+def test_a_plan_that_brings_nothing_is_dropped_with_its_figures_unless_the_job_names_one() -> None:
+    space = with_plan(make_job(), "Exposed in a step: 3 ms as it is.")
+    assert reasons(space)["bucket_cap_mb_list"] == "Exposed in a step: 3 ms as it is."
+
+    named = make_spec(values={"bucket_cap_mb_list": ("2+8",)})
+    space = with_plan(make_job(named), "Nothing to gain.")
+    assert {d.knob.name: d.values for d in space.dimensions}["bucket_cap_mb_list"] == ("2+8", "")
