@@ -5,8 +5,8 @@
 For each rate: a first launch times gradients and links; a second one races the single sizes that theory and rules of
 thumb favour, and the fastest of them is the best single size; a third one races that and the plan, several times, so
 that the choice of the best among many does not flatter it. Exposed times are the profiled steps' own, without waiting
-for late ranks; "held out" is predicted from the link and the gradients of the next rate in the list. Needs root,
-because the nodes are network namespaces.
+for late ranks. In the end each rate's are predicted from what was timed at the next one, as if its link were held out.
+Needs root, because the nodes are network namespaces.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any
 
@@ -55,6 +56,8 @@ class Measured:
     plan: BucketPlan
     single_mb: float
     """The size that was the fastest."""
+    buckets: int
+    """Of the plan, from DDP's own log."""
     exposed: Mapping[str, float]
     """Measured seconds by arm."""
     gain: tuple[float, float, float]
@@ -106,6 +109,7 @@ def measure(rate: str, words: Sequence[str], races: int, limit: int) -> Measured
         step_s=fmean(probe.step_time_s),
         plan=plan,
         single_mb=single_mb,
+        buckets=len(raced[0]["plan"].bucket_bytes),
         exposed={name: fmean(race[name].phases.exposed_comm_s or 0.0 for race in raced) for name in arms},
         gain=compare(raced),
     )
@@ -131,29 +135,28 @@ def read_rate(text: str) -> float:
     return float(text[:-4]) * UNITS[text[-4:]]
 
 
-def report(found: Sequence[Measured]) -> None:
-    for place, one in enumerate(found):
-        plan, link = one.plan, one.link
-        worth = (plan.single_s - plan.planned_s) / one.step_s
-        verdict = "offered" if worth >= LEAST_GAIN else f"not offered: {worth:+.1%} of a step by theory"
-        print(
-            f"\n{one.rate}: α {1000 * link.alpha_s:.2f} ms, β {1000 * link.beta_s * MIB:.2f} ms a MB, ",
-            end="",
-        )
-        print(f"backward {1000 * one.gradients[-1].ready_s:.1f} ms, step {1000 * one.step_s:.1f} ms")
-        print(f"  plan {list(plan.sizes_mb)} MB ({verdict}); best single size {one.single_mb:g} MB")
-        other = found[place + 1 if place + 1 < len(found) else place - 1]
-        scale = read_rate(other.rate) / read_rate(one.rate)
-        held_out = replace(other.link, beta_s=other.link.beta_s * scale)
-        for arm, measured in one.exposed.items():
-            predicted = predict_exposed(one.gradients, link, one.caps_of(arm))
-            text = f"  exposed, {arm}: measured {1000 * measured:.1f} ms, predicted {1000 * predicted:.1f} ms"
-            if other is not one:
-                unseen = predict_exposed(other.gradients, held_out, one.caps_of(arm))
-                text += f", held out {1000 * unseen:.1f} ms"
-            print(text)
-        mean, low, high = (math.expm1(value) for value in one.gain)
-        print(f"  plan against best single size: {mean:+.1%} ({low:+.1%} … {high:+.1%})", flush=True)
+def report(one: Measured) -> None:
+    plan, link = one.plan, one.link
+    worth = (plan.single_s - plan.planned_s) / one.step_s
+    verdict = "offered" if worth >= LEAST_GAIN else f"not offered: {worth:+.1%} of a step by theory"
+    print(f"{one.rate}: α {1000 * link.alpha_s:.2f} ms, β {1000 * link.beta_s * MIB:.2f} ms a MB, ", end="")
+    print(f"backward {1000 * one.gradients[-1].ready_s:.1f} ms, step {1000 * one.step_s:.1f} ms")
+    print(f"  plan {list(plan.sizes_mb)} MB ({verdict}), in force {one.buckets} buckets")
+    print(f"  best single size {one.single_mb:g} MB, by theory {plan.single_mb:.3g} MB")
+    for arm, measured in one.exposed.items():
+        predicted = predict_exposed(one.gradients, link, one.caps_of(arm))
+        print(f"  exposed, {arm}: measured {1000 * measured:.1f} ms, predicted {1000 * predicted:.1f} ms")
+    mean, low, high = (math.expm1(value) for value in one.gain)
+    print(f"  plan against best single size: {mean:+.1%} ({low:+.1%} … {high:+.1%})", flush=True)
+
+
+def report_held_out(one: Measured, other: Measured) -> None:
+    """What gradients and link of another rate say of this one, the other's β scaled by the rates."""
+    link = replace(other.link, beta_s=other.link.beta_s * read_rate(other.rate) / read_rate(one.rate))
+    for arm, measured in one.exposed.items():
+        predicted = predict_exposed(other.gradients, link, one.caps_of(arm))
+        print(f"{one.rate} from {other.rate}, {arm}: measured {1000 * measured:.1f} ms, ", end="")
+        print(f"predicted {1000 * predicted:.1f} ms")
 
 
 def main() -> None:
@@ -170,9 +173,10 @@ def main() -> None:
     try:
         found = []
         for rate in arguments.rates:
-            print(f"{rate} …", file=sys.stderr, flush=True)
             found.append(measure(rate, words, arguments.races, arguments.sizes))
-        report(found)
+            report(found[-1])
+        for one, other in pairwise(found):
+            report_held_out(one, other)
     except SessionFailed as failed:
         raise SystemExit(str(failed)) from failed
 

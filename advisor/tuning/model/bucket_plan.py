@@ -172,7 +172,7 @@ def name_sizes(edges: Array, cuts: Sequence[int]) -> tuple[float, ...]:
     for start, stop in pairwise((0, *cuts)):
         low, high = float(edges[stop - 1] - edges[start]), float(edges[stop] - edges[start])
         digits = 0
-        while not low < int((size := round((low + 3 * high) / 4 / MIB, digits)) * MIB) <= high:
+        while not low + 1 <= (size := round((low + 3 * high) / 4 / MIB, digits)) * MIB <= high:
             digits += 1
         sizes.append(size)
     return (*sizes[:-1], float(math.ceil(high / MIB)))

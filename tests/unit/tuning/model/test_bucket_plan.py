@@ -19,6 +19,7 @@ from advisor.tuning.model.bucket_plan import (
     fit_link,
     name_sizes,
     plan_buckets,
+    predict_exposed,
     propose_list,
     tell_timings,
 )
@@ -83,9 +84,10 @@ def test_a_link_without_latency_takes_few_buckets_and_one_of_latency_alone_takes
 @pytest.mark.parametrize("seed", range(25))
 def test_ddp_closes_its_buckets_under_the_named_sizes_where_they_were_planned(seed: int) -> None:
     dice = random.Random(seed)
-    sizes = [4 * dice.randint(1, 4 ** dice.randint(1, 10)) for _ in range(40)]
+    sizes = [dice.randint(2, 4 ** dice.randint(2, 11)) for _ in range(40)]
     cuts = sorted({*dice.sample(range(1, 40), 6), 40})
-    named = name_sizes(np.cumsum([0, *sizes]).astype(float), cuts)
+    edges = np.cumsum([0, *sizes]).astype(float)
+    named = name_sizes(edges, cuts)
 
     found: list[int] = []
     held = 0
@@ -95,6 +97,10 @@ def test_ddp_closes_its_buckets_under_the_named_sizes_where_they_were_planned(se
             found.append(place)
             held = 0
     assert found == cuts
+    gradients = [GradientTiming(bytes=size, ready_s=0.01 * (i + 1)) for i, size in enumerate(sizes)]
+    ready, link = np.array([0.0, *(g.ready_s for g in gradients)]), Link(0.003, 1e-6)
+    exposed = predict_exposed(gradients, link, [size * MIB for size in named])
+    assert exposed == pytest.approx(end_of(cuts, edges, ready, link) - ready[-1])
 
 
 def test_thousands_of_gradients_are_planned_at_once() -> None:
