@@ -10,6 +10,7 @@ from advisor.tuning.decisions import Candidate
 from advisor.tuning.search.state import SearchState
 from advisor.tuning.space.rules_of_thumb import (
     Prior,
+    computed_strategies,
     first_strategies,
     keep_searched,
     own_strategies,
@@ -26,10 +27,10 @@ _MOST_RULES = 2
 
 
 def list_first(state: SearchState) -> list[Prior]:
-    """Return what comes before the sampler: what similar jobs found, rules of thumb together, then alone for the first
-    race, and what the job's owner named."""
+    """Return what comes before the sampler: what similar jobs found, what was computed from the probe's measurements,
+    rules of thumb together, then alone for the first race, and what the job's owner named."""
     space = state.space
-    priors = list(rules_together(space))[:_MOST_RULES]
+    priors = [*computed_strategies(space), *rules_together(space)[:_MOST_RULES]]
     for earlier in state.record.history.earlier[:_MOST_EARLIER]:
         changes = space.composer.compose(keep_searched(space, earlier.changes))
         if changes is not None and all(changes != p.changes for p in priors):

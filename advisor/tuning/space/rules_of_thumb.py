@@ -39,6 +39,14 @@ def rules_together(space: Space) -> tuple[Prior, ...]:
     return _compose(space, _wishes_together(space))
 
 
+def computed_strategies(space: Space) -> tuple[Prior, ...]:
+    """Return what was computed from the probe's measurements, each alone, beside what it replaces."""
+    computed = [d for d in space.dimensions if d.knob.name in space.context.computed]
+    return _compose(
+        space, (({d.knob.name: r.value}, r.because) for d in computed for r in rules_of(d, space))
+    )
+
+
 def own_strategies(space: Space, failed: Collection[Changes]) -> tuple[Prior, ...]:
     """Return what the owner named, knob by knob, each alone: a word's choices, and the ends of numbers.
 

@@ -1,0 +1,38 @@
+"""A plan of buckets from the probe's timings goes through a whole job: raced, advised, told."""
+
+from dataclasses import replace
+
+from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.results import BlockResult, Calibration, GradientTiming, LinkLevel, LinkTiming
+from advisor.protocol.measured.trials import Session
+from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_job, make_spec
+
+MIB = 2**20
+GRADIENTS = tuple(GradientTiming(bytes=2 * MIB, ready_s=0.003 * (i + 1)) for i in range(20))
+LINKS = tuple(
+    LinkTiming(level=LinkLevel.WORLD, ranks=4, bytes=n, seconds=0.01 + 0.0015 * n / MIB, concurrent=1)
+    for n in (1024, 65536, MIB, 16 * MIB)
+)
+KNOB = "bucket_cap_mb_list"
+
+
+def calibrate(changes: Changes, _: Session, result: BlockResult) -> BlockResult:
+    return result if changes else replace(result, calibration=Calibration(gradients=GRADIENTS, links=LINKS))
+
+
+def test_a_plan_that_helps_is_raced_advised_and_told_with_its_timings() -> None:
+    cluster = SimulatedCluster(
+        make_job(make_spec(knobs=(KNOB, "fuse_grad_size_in_MB"))),
+        lambda changes: 1.2 if changes.get(KNOB) else 1.0,
+        noise=QUIET,
+        alter=calibrate,
+    )
+    advice = cluster.run()
+
+    assert isinstance(advice, Advice)
+    assert advice.verdict is Verdict.CHANGE
+    assert advice.timings is not None
+    assert advice.changes[KNOB] == "+".join(f"{size:g}" for size in advice.timings.planned_mb)
+    reasons = {trial.because for trial in cluster.history.trials if set(trial.changes) == {KNOB}}
+    assert any("Exposed in a step" in reason for reason in reasons)
