@@ -109,7 +109,10 @@ class Sessions:
         return self._connection.execute(query).rowcount == 1
 
     def note_trouble(self, session_id: str, generation: int, code: str, sentence: str, fatal: bool) -> bool:
-        """Keep a live session's first trouble; its sentence becomes the session's reason."""
+        """Keep a live session's first trouble; its sentence becomes the session's reason.
+
+        One that was asked to end has none: what its nodes say then followed from that, whoever says it first.
+        """
         query = (
             update(SessionRow)
             .where(
@@ -117,6 +120,7 @@ class Sessions:
                 SessionRow.generation == generation,
                 SessionRow.state.in_(LIVE_SESSIONS),
                 SessionRow.trouble_code.is_(None),
+                SessionRow.outcome.is_(None),
             )
             .values(trouble_code=code, trouble_fatal=fatal, reason=sentence)
         )
