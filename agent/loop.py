@@ -16,6 +16,7 @@ from structlog.contextvars import bound_contextvars
 
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.measured.messages import (
+    LAUNCH_FAILED,
     AgentRegistered,
     Assignment,
     Place,
@@ -154,7 +155,7 @@ class Agent:
                 # A revoked token stays revoked: its administrator does not want this agent back by itself.
                 raise NotWelcome(error.status, error.code, _LET_GO, f"It said: {error}") from error
             except UnknownAssignment as error:
-                self._decline(error.session_id, error.generation, "launch_failed", str(error))
+                self._decline(error.session_id, error.generation, LAUNCH_FAILED, str(error))
                 continue
             except (ServerRefused, NotTheServer) as error:
                 self._stopping.wait(_PAUSE_AFTER_REFUSAL_S)

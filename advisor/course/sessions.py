@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from advisor.protocol.measured.messages import ENDED_ELSEWHERE
+from advisor.protocol.measured.messages import ENDED_ELSEWHERE, LIVED_OUT
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
 
 _TELLING = (
@@ -76,5 +76,8 @@ def conclude_session(
     return session.model_copy(update=update)
 
 
-def _rank(part: Part) -> tuple[int, bool]:
-    return _TELLING.index(part.outcome or Outcome.CANCELLED), part.reason.startswith(ENDED_ELSEWHERE)
+def _rank(part: Part) -> tuple[float, bool]:
+    place: float = _TELLING.index(part.outcome or Outcome.CANCELLED)
+    if part.reason.startswith(LIVED_OUT):
+        place = _TELLING.index(Outcome.CRASHED) - 0.5
+    return place, part.reason.startswith(ENDED_ELSEWHERE)

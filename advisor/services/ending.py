@@ -6,7 +6,7 @@ from functools import partial
 from advisor.course.races import Changed, as_clause, end_race, give_up_race
 from advisor.course.sessions import conclude_session
 from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.messages import LAUNCH_FAILED, MemberState
 from advisor.protocol.measured.trials import (
     BlockState,
     JobHistory,
@@ -121,8 +121,14 @@ def _settle(
     reason: str,
     now: datetime,
 ) -> None:
-    in_trouble = bool(work.sessions.trouble_of(session.id))
-    ended = conclude_session(session, members, state, reason, now, in_trouble=in_trouble)
+    trouble = work.sessions.trouble_of(session.id)
+    conclude = partial(conclude_session, session, members, state, reason, now)
+    ended = conclude(in_trouble=bool(trouble))
+    if trouble == LAUNCH_FAILED and len(members) > 1 and ended.outcome is not Outcome.CRASHED:
+        # One node's launch failed for what happened to another one.
+        work.sessions.forget_trouble(session.id)
+        trouble, ended = None, conclude()
+    in_trouble = bool(trouble)
     outcome = ended.outcome or Outcome.LOST
     if not work.sessions.close(
         ended.id,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from advisor.protocol.culprit import excerpt_failure, find_culprit, find_first_end
-from advisor.protocol.measured.messages import ENDED_ELSEWHERE, Trouble
+from advisor.protocol.measured.messages import ENDED_ELSEWHERE, LAUNCH_FAILED, Trouble
 from advisor.protocol.measured.trials import Outcome
 from agent.guard.progress import REMEDY
 from agent.guard.session_log import strip_ranks
@@ -104,6 +104,8 @@ class Evidence:
     """The launcher's (negative: a signal); None when its shim died before it."""
     steps: int = 0
     """Steps of the slowest local rank."""
+    is_silent: bool = False
+    """Only node 0's command tells steps, so that nobody knows here how far it was."""
     launched_as_is: bool = True
     """No cold knob was changed for this launch, so a failure to start is the script's own."""
     nnodes: int = 1
@@ -276,11 +278,13 @@ def _judge_crash(evidence: Evidence, exception: str) -> Judgement:
     what = (exception or f"exit code {evidence.exit_code}").rstrip(".")
     if evidence.steps > 0 or not evidence.launched_as_is:
         return Judgement(Outcome.CRASHED, f"The script crashed {_say_when(evidence)}: {what}.")
-    sentence = f"The script failed before its first step: {what}. {_advise(exception, evidence.log_text)}"
+    sentence = f"The script failed {_say_when(evidence)}: {what}. {_advise(exception, evidence.log_text)}"
     return Judgement(Outcome.CRASHED, sentence, describe_launch_failure(sentence, evidence))
 
 
 def _say_when(evidence: Evidence) -> str:
+    if evidence.is_silent:
+        return f"on node {evidence.node_rank}"
     return f"after {evidence.steps} steps" if evidence.steps else "before its first step"
 
 
@@ -302,7 +306,7 @@ def _advise(exception: str, text: str) -> str:
 def describe_launch_failure(sentence: str, evidence: Evidence) -> Trouble:
     """Return the trouble that ends the job; below its sentence stand the lines of the log that say why."""
     told = "\n".join(filter(None, [sentence, excerpt_failure(evidence.log_text)]))
-    return Trouble(code="launch_failed", sentence=told, fatal=True)
+    return Trouble(code=LAUNCH_FAILED, sentence=told, fatal=True)
 
 
 def _find_signal(text: str, code: int) -> int:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.reach import list_given, list_substituted
-from advisor.protocol.measured.messages import Assignment, Trouble
+from advisor.protocol.measured.messages import LAUNCH_FAILED, Assignment, Trouble
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockPlan
 from advisor.protocol.nodes.cluster import DeviceKind
@@ -123,7 +123,7 @@ class OutputReader:
     def explain_silence(self) -> Ending:
         """Return the ending of a launch that came to its regular end without a step; changed knobs may be to blame."""
         sentence = self.say_why_nothing_was_measured()
-        trouble = None if self._assignment.cold else Trouble(code="launch_failed", sentence=sentence)
+        trouble = None if self._assignment.cold else Trouble(code=LAUNCH_FAILED, sentence=sentence)
         return Ending(Cause.TROUBLE, sentence, trouble)
 
     def say_why_nothing_was_measured(self) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from advisor.protocol.asked.jobs import JobSpec
-from advisor.protocol.measured.messages import Assignment, MemberState, SessionEnd
+from advisor.protocol.measured.messages import LIVED_OUT, Assignment, MemberState, SessionEnd
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.plain_text import clean_text
 from agent.backends import BACKENDS
@@ -296,7 +296,7 @@ class SessionRun:
             )
         if age_s > limit_s:
             stuck = ", and no step was made any more" if self._progress.is_stalling() else ""
-            sentence = f"The session reached its longest life of {limit_s:.0f} s{stuck}."
+            sentence = f"{LIVED_OUT} of {limit_s:.0f} s{stuck}."
             return Ending(Cause.HUNG if stuck else Cause.EXPIRED, sentence)
         hang = self._progress.find_hang(self._control.instruction_pending)
         return Ending(Cause.HUNG, hang.sentence) if hang else None
@@ -329,6 +329,7 @@ class SessionRun:
             log_text=read_log_tail(self._log_dir, _JUDGED_LOG_CHARACTERS),
             exit_code=launched.exit_code if launched else None,
             steps=self._progress.count_steps() or 0,
+            is_silent=self._output is not None and self._assignment.node_rank > 0,
             launched_as_is=not self._assignment.cold,
             nnodes=self._assignment.nnodes,
             node_rank=self._assignment.node_rank,

@@ -168,8 +168,12 @@ class Trouble(Message):
     """False: this session only (the script ended by itself); another launch may go on."""
 
 
+LAUNCH_FAILED = "launch_failed"
+"""A trouble's code: a node's training failed before its first step, as far as this node knows."""
 ENDED_ELSEWHERE = "A rank lost its connection to another one, which ended first"
 """How the reason begins of a node whose ranks ended because those of another one did: that one's tells more."""
+LIVED_OUT = "The session reached its longest life"
+"""How the reason begins of a node whose agent ended its ranks for that: those of the others lost theirs by it."""
 
 
 class SessionEnd(Message):

@@ -3,7 +3,15 @@
 from datetime import datetime
 
 from advisor.errors import Forbidden, StaleSession
-from advisor.protocol.measured.messages import Beat, BeatReply, HelloReport, MemberState, SessionEnd, Trouble
+from advisor.protocol.measured.messages import (
+    LAUNCH_FAILED,
+    Beat,
+    BeatReply,
+    HelloReport,
+    MemberState,
+    SessionEnd,
+    Trouble,
+)
 from advisor.protocol.measured.trials import BlockState, Outcome, Session, SessionState
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import EventKind
@@ -171,8 +179,11 @@ def _start_if_complete(work: UnitOfWork, session: Session, now: datetime) -> Non
 def _note_trouble(
     work: UnitOfWork, session: Session, trouble: Trouble, now: datetime, *, of_job: bool = False
 ) -> None:
-    # A script that was measured before can be launched: a later launch that fails does not end the job.
-    of_job = of_job or (trouble.code != "launch_failed" and get_job(work, session.job_id).spec.gangs == 1)
+    job = get_job(work, session.job_id)
+    if trouble.code == LAUNCH_FAILED and job.facts is not None:
+        # It was seen to train. A node whose command is silent cannot know, and how the session ended tells more.
+        return
+    of_job = of_job or trouble.code == LAUNCH_FAILED or job.spec.gangs == 1
     fatal = trouble.fatal and (of_job or not _is_measured_elsewhere(work, session))
     if work.sessions.note_trouble(session.id, session.generation, trouble.code, trouble.sentence, fatal):
         work.reach(FaultPoint.TROUBLE_NOTED)

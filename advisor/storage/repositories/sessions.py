@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Collection
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, exists, func, insert, select, update
+from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select, update
 
-from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.messages import LAUNCH_FAILED, MemberState
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
 from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.tables import LIVE_SESSIONS, AgentRow, JobRow, MemberRow, SessionRow
@@ -111,7 +111,8 @@ class Sessions:
     def note_trouble(self, session_id: str, generation: int, code: str, sentence: str, fatal: bool) -> bool:
         """Keep a live session's first trouble; its sentence becomes the session's reason.
 
-        One that was asked to end has none: what its nodes say then followed from that, whoever says it first.
+        One that was asked to end has none: what its nodes say then followed from that, whoever says it first. That a
+        launch failed may follow from another trouble, and gives way to it.
         """
         query = (
             update(SessionRow)
@@ -119,12 +120,18 @@ class Sessions:
                 SessionRow.id == session_id,
                 SessionRow.generation == generation,
                 SessionRow.state.in_(LIVE_SESSIONS),
-                SessionRow.trouble_code.is_(None),
+                or_(SessionRow.trouble_code.is_(None), SessionRow.trouble_code == LAUNCH_FAILED),
+                SessionRow.trouble_code.is_distinct_from(code),
                 SessionRow.outcome.is_(None),
             )
             .values(trouble_code=code, trouble_fatal=fatal, reason=sentence)
         )
         return self._connection.execute(query).rowcount == 1
+
+    def forget_trouble(self, session_id: str) -> None:
+        """Take a session's trouble back."""
+        query = update(SessionRow).where(SessionRow.id == session_id)
+        self._connection.execute(query.values(trouble_code=None, trouble_fatal=False))
 
     def trouble_of(self, session_id: str) -> str | None:
         """Return the code of the trouble that the session had."""

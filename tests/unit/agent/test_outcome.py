@@ -244,3 +244,10 @@ def test_slow_start_is_the_scripts_fault_only_when_nothing_else_can_be():
     assert judge(ending, Evidence()).trouble.code == "launch_failed"
     assert judge(ending, Evidence(nnodes=2)).trouble is None
     assert judge(ending, Evidence(launched_as_is=False)).trouble is None
+
+
+def test_node_whose_command_is_silent_does_not_say_how_far_it_was():
+    judgement = judge(Ending(Cause.EXITED), Evidence(exit_code=1, nnodes=2, node_rank=1, is_silent=True))
+    assert judgement.outcome is Outcome.CRASHED
+    assert judgement.reason.startswith("The script failed on node 1: exit code 1.")
+    assert judgement.trouble.code == "launch_failed"
