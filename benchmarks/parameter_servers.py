@@ -31,6 +31,7 @@ SETUPS = {
     "2 servers, geo every 4 steps": "--servers 2 --mode geo --geo-k 4",
     "1 server, async": "--servers 1 --mode async",
     "rows on 1 server, allreduce for the rest": "--architecture hybrid --servers 1",
+    "no servers": "--architecture collective",
     "allreduce, table dense": "--architecture collective --table dense",
 }
 PORT = 29_600

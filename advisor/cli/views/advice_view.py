@@ -204,7 +204,12 @@ def _cost(advice: Advice) -> RenderableType:
 
 
 def _dropped(advice: Advice) -> RenderableType:
-    return Group(*(Text.assemble("· ", (knob.knob, "bold"), f": {knob.reason}") for knob in advice.dropped))
+    alike: dict[str, list[str]] = {}
+    for each in advice.dropped:
+        alike.setdefault(each.reason, []).append(each.knob)
+    return Group(
+        *(Text.assemble("· ", (", ".join(names), "bold"), f": {reason}") for reason, names in alike.items())
+    )
 
 
 def _provenance(advice: Advice) -> RenderableType:

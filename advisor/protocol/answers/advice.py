@@ -95,9 +95,11 @@ class Interval(Message):
         return describe_ratio(self.ratio, self.low, self.high)
 
     def describe_basis(self) -> str:
-        """`8 interleaved rounds in 2 launches`."""
-        rounds = f"{self.rounds} interleaved round{'s' if self.rounds != 1 else ''}"
-        return f"{rounds} in {self.sessions} launch{'es' if self.sessions != 1 else ''}"
+        """`8 interleaved rounds in 2 launches`; `4 launches` where each held one strategy, so that none was raced."""
+        launches = f"{self.sessions} launch{'es' if self.sessions != 1 else ''}"
+        if not self.rounds:
+            return launches
+        return f"{self.rounds} interleaved round{'s' if self.rounds != 1 else ''} in {launches}"
 
 
 class KnobEffect(Message):
@@ -109,7 +111,11 @@ class KnobEffect(Message):
     high_s: float
     """The 95 % interval of the saving."""
     rounds: int
-    """Rounds it rests on."""
+    """Rounds it rests on; 0 where each strategy had launches of its own."""
+
+    def describe_rounds(self) -> str:
+        """`, 8 rounds`; empty where there were none."""
+        return f", {self.rounds} round{'s' if self.rounds != 1 else ''}" if self.rounds else ""
 
 
 class KnobReason(Message):

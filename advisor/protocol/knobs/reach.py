@@ -175,7 +175,7 @@ def out_of_reach_because(workload: Workload, knob: Knob, taken: frozenset[str]) 
         return None
     match workload.kind:
         case WorkloadKind.COMMAND:
-            return f"The command does not take it: it neither holds ${{{knob.name}}} nor names it in workload.knobs."
+            return "The command does not take it: neither a ${…} in it nor --reads (workload.knobs) names it."
         case WorkloadKind.PADDLE:
             return (
                 "Paddle's dynamic graph does not act on it in a way that was seen to work: the exports carry it at its "

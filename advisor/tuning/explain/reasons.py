@@ -105,7 +105,9 @@ def _describe_evidence(knob: Knob, piece: Evidence) -> str:
     if piece.is_against_baseline:
         claim = f"With {others} it saves" if others else "It saves"
     low, high = (f"{end * 1e3:+.1f}".replace("-", "−") for end in (effect.low_s, effect.high_s))
-    sentence = f"{claim} {_ms(effect.saved_s)} ms a step (95 % CI {low} … {high} ms, {effect.rounds} rounds)"
+    sentence = (
+        f"{claim} {_ms(effect.saved_s)} ms a step (95 % CI {low} … {high} ms{effect.describe_rounds()})"
+    )
     phases = pool_phases(piece.without), pool_phases(piece.with_knobs)
     seen = _observe(knob, (piece.without, piece.with_knobs), phases)
     return f"{sentence}; with it {seen}." if seen else f"{sentence}."

@@ -114,7 +114,7 @@ def test_unconfirmed_says_that_nothing_is_promised() -> None:
 
 
 def test_every_dropped_knob_and_every_provenance_is_there() -> None:
-    assert "dgc: Not varied yet." in words_of(a_change())
+    assert "amp, dgc: Not varied yet." in words_of(a_change())
     assert "exported as it was, not timed:" in words_of(a_change())
 
 

@@ -50,6 +50,7 @@ def test_interval_says_what_it_rests_on() -> None:
     assert one.model_copy(update={"rounds": 8, "sessions": 4}).describe_basis() == (
         "8 interleaved rounds in 4 launches"
     )
+    assert one.model_copy(update={"rounds": 0, "sessions": 4}).describe_basis() == "4 launches"
 
 
 def test_command_that_continues_has_whole_minutes() -> None:

@@ -12,7 +12,7 @@ from advisor.cli.options import JsonOption, screen_of
 from advisor.cli.views.setups_view import render_setups
 from advisor.cli.views.wording import spell_bits, spell_changes, spell_rate
 from advisor.protocol.answers.forecast import Forecast
-from advisor.protocol.gains import spell_share
+from advisor.protocol.gains import spell_gain, spell_share
 
 FIGURES = "Parameter servers before anything was measured"
 """Panel of the help."""
@@ -128,8 +128,10 @@ def predict(
 def render_forecast(found: Forecast) -> str:
     """Return the forecast as lines of text."""
     where = f"{found.nodes} node{'s' if found.nodes != 1 else ''}"
+    if found.setups:
+        where += " with trainers"  # Servers that stand apart have further ones.
     if found.bits_per_s:
-        where += f" with links of {spell_bits(found.bits_per_s)}"
+        where += f"{', links' if found.setups else ' with links'} of {spell_bits(found.bits_per_s)}"
     if found.batch != 1.0:
         where += f", {found.batch:g} times the batch"
     gain = found.baseline_step_time_s / found.step_time_s
@@ -137,7 +139,7 @@ def render_forecast(found: Forecast) -> str:
         f"Predicted on {where}: {spell_rate(found.samples_per_s)} samples/s "
         f"({spell_rate(found.low)} … {spell_rate(found.high)})",
         f"  step      {found.step_time_s * 1e3:.1f} ms; your settings {found.baseline_step_time_s * 1e3:.1f} ms "
-        f"({(gain - 1) * 100:+.1f} %)",
+        f"({spell_gain(gain)})",
         f"  strategy  {spell_changes(found.changes)}",
         f"  scaling   {spell_share(found.scaling_efficiency)} of what it would be without communication",
     ]
