@@ -2,7 +2,8 @@
 
 It comes before the confirmation, so that the strategy that is confirmed is the one that is advised, and takes only
 time that the verdict does not need. The winner races itself without each of its knobs; what that measures is also the
-evidence for each knob that stays. A knob goes back on evidence that it does not help, never for want of it.
+evidence for each knob that stays. A knob goes back on evidence that it does not help, never for want of it. Where every
+strategy costs a launch, the search's own evidence has to do.
 """
 
 import math
@@ -112,7 +113,15 @@ def trim(record: Record, space: Space, winner: Candidate | None) -> Trimming | N
 def choose_trimmed(state: SearchState) -> Candidate | None:
     """Return what goes into the verdict: the search's winner without what was shown not to help; None without one."""
     trimmed = trim(state.record, state.space, choose_winner(state))
-    return Candidate(Purpose.CONFIRM, trimmed.winner, trimmed.because) if trimmed else None
+    if trimmed is None:
+        return None
+    simpler = _find_simpler(state, trimmed.winner)
+    if simpler is not None:
+        because = (
+            f"{simpler.describe()}: as fast as {trimmed.winner.describe()} in the search, with fewer changes."
+        )
+        return Candidate(Purpose.CONFIRM, simpler, because)
+    return Candidate(Purpose.CONFIRM, trimmed.winner, trimmed.because)
 
 
 def next_trimming(
@@ -160,6 +169,18 @@ def units_of(space: Space | None, changes: Mapping[str, Value]) -> list[Unit]:
     if space is None or len(changes) < 2:
         return [tuple(changes)]
     return list_units(space.composer, changes)
+
+
+def _find_simpler(state: SearchState, winner: Changes) -> Changes | None:
+    """Return a part of the winner that the search saw to be as fast, where launches are too dear for a trimming."""
+    if not state.record.switches_at_launch:
+        return None
+    seen = {t.changes: score.mean for t in state.allowed if (score := state.scores.of(t)) is not None}
+    lead = seen.get(winner, 0.0)
+    least = lead - max(NEGLIGIBLE, _OF_LEAD * lead)
+    parts = [part for part, mean in seen.items() if part and part.items() < winner.items() and mean >= least]
+    alive = [part for part in parts if not state.record.has_failed_anywhere(part)]
+    return min(alive, key=lambda part: (len(part), -seen[part]), default=None)
 
 
 def _without(
