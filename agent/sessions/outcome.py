@@ -104,8 +104,8 @@ class Evidence:
     """The launcher's (negative: a signal); None when its shim died before it."""
     steps: int = 0
     """Steps of the slowest local rank."""
-    is_silent: bool = False
-    """Only node 0's command tells steps, so that nobody knows here how far it was."""
+    is_command: bool = False
+    """Only node 0's has to tell steps: of another one nobody knows how far it was."""
     launched_as_is: bool = True
     """No cold knob was changed for this launch, so a failure to start is the script's own."""
     nnodes: int = 1
@@ -275,15 +275,22 @@ def _judge_regular_exit(evidence: Evidence) -> Judgement:
 
 
 def _judge_crash(evidence: Evidence, exception: str) -> Judgement:
-    what = (exception or f"exit code {evidence.exit_code}").rstrip(".")
+    what = (exception or f"exit code {evidence.exit_code}{_say_last(evidence)}").rstrip(".")
     if evidence.steps > 0 or not evidence.launched_as_is:
         return Judgement(Outcome.CRASHED, f"The script crashed {_say_when(evidence)}: {what}.")
     sentence = f"The script failed {_say_when(evidence)}: {what}. {_advise(exception, evidence.log_text)}"
     return Judgement(Outcome.CRASHED, sentence, describe_launch_failure(sentence, evidence))
 
 
+def _say_last(evidence: Evidence) -> str:
+    """What a command said last, which is no result: the only word about an end without an exception."""
+    lines = [line.strip() for line in strip_ranks(evidence.log_text).splitlines() if line.strip()]
+    last = lines[-1] if lines and evidence.is_command else ""
+    return f"; it last said: {last[:200]}" if last and not last.startswith("{") else ""
+
+
 def _say_when(evidence: Evidence) -> str:
-    if evidence.is_silent:
+    if evidence.is_command and evidence.node_rank > 0:
         return f"on node {evidence.node_rank}"
     return f"after {evidence.steps} steps" if evidence.steps else "before its first step"
 

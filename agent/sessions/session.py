@@ -329,7 +329,7 @@ class SessionRun:
             log_text=read_log_tail(self._log_dir, _JUDGED_LOG_CHARACTERS),
             exit_code=launched.exit_code if launched else None,
             steps=self._progress.count_steps() or 0,
-            is_silent=self._output is not None and self._assignment.node_rank > 0,
+            is_command=self._output is not None,
             launched_as_is=not self._assignment.cold,
             nnodes=self._assignment.nnodes,
             node_rank=self._assignment.node_rank,

@@ -209,16 +209,17 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
     table.add_column("use", overflow="fold")
     table.add_column("saves a step", overflow="fold")
     reasons = {reason.knob: reason for reason in advice.reasons}
+    told: dict[tuple[float, float, float], str] = {}
     for knob, after in advice.changes.items():
         reason = reasons.get(knob)
         before = reason.before if reason else advice.baseline.get(knob, "")
-        name = Text(advice.catalogue.spell_name(knob, advice.software), style="bold")
-        table.add_row(
-            name,
-            spell_value(knob, before),
-            spell_value(knob, after),
-            say_saving(reason) or "not known alone",
-        )
+        name = advice.catalogue.spell_name(knob, advice.software)
+        saving = say_saving(reason) or "not known alone"
+        if reason and (effect := reason.effect) is not None:
+            # Knobs that only go back together have one saving, which is not to be added up.
+            first = told.setdefault((effect.saved_s, effect.low_s, effect.high_s), name)
+            saving = saving if first == name else f"that, with {first}"
+        table.add_row(Text(name, style="bold"), spell_value(knob, before), spell_value(knob, after), saving)
     parts: list[RenderableType] = [table]
     if rest := say_rest(advice):
         parts.append(Text(rest, style="dim"))

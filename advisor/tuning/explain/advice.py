@@ -32,7 +32,7 @@ from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
 from advisor.tuning.explain.next_steps import list_next_steps
 from advisor.tuning.explain.pareto import build_pareto
 from advisor.tuning.explain.reasons import explain_changes, explain_taken_back, list_buckets, trace_provenance
-from advisor.tuning.history.budget import plan_verdict
+from advisor.tuning.history.budget import limit_new_s, plan_verdict
 from advisor.tuning.history.ended_search import judge_others, search_as_it_ended
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import Score
@@ -152,7 +152,10 @@ def _say_why_search_ended(record: Record) -> str:
         return ""
     state = look(search_as_it_ended(record))
     found = next_strategies(state, 1) if state is not None else []
-    return found.because if isinstance(found, SearchOver) else "The budget ended before the search did."
+    if isinstance(found, SearchOver) or state is None:
+        return found.because if isinstance(found, SearchOver) else ""
+    is_spent = limit_new_s(state.record) - state.record.spent_s < record.job.spec.measurement.block_s
+    return "The budget ended before the search did." if is_spent else ""
 
 
 def _diagnose(

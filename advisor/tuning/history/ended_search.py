@@ -12,7 +12,8 @@ from advisor.tuning.history.scores import score_trials
 
 
 def search_as_it_ended(record: Record) -> Record:
-    """Return the record as it stood when this budget's first race behind the search began; itself while none has."""
+    """Return the record as it stood when the last race before this budget's first one behind the search had ended;
+    itself while none has begun."""
     blocks = record.history.blocks
     searched = {t.number for t in record.history.trials if t.purpose in {Purpose.BASELINE, Purpose.SEARCH}}
     began = record.began_at()
@@ -21,7 +22,7 @@ def search_as_it_ended(record: Record) -> Record:
     place = next((i for i, b in enumerate(blocks) if b.race == later), None)
     if place is None:
         return record
-    at = blocks[place].issued_at
+    at = (place and blocks[place - 1].finished_at) or blocks[place].issued_at
     kept = searched | {b.trial_number for b in blocks[:place]}
     history = record.history.model_copy(
         update={

@@ -12,9 +12,10 @@ from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session, Trial
 from advisor.tuning.decisions import BASELINE, Candidate, Race
-from advisor.tuning.history.budget import Reserve, affords, plan_verdict
+from advisor.tuning.history.budget import FEWEST_PAIRS, Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
 from advisor.tuning.history.launches import believe_luck, list_rates, list_ratios
 from advisor.tuning.history.record import Record
@@ -24,7 +25,7 @@ from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck, doubt_moods
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.measure.slow_steps import settle
 from advisor.tuning.search.state import SearchState
-from advisor.tuning.stages.loss_guard import check_losses
+from advisor.tuning.stages.loss_guard import check_losses, count_guarded_steps
 from advisor.tuning.stages.turns import Turn, estimate_race_s, fits_behind, verdict_rules
 
 _HOPELESS = 0.05
@@ -248,7 +249,7 @@ def _race(
     count = len(verdict.launches)
     because = f"Confirmation, launch {count + 1}: {arms[1].changes.describe()}."
     if cold:
-        return _race_apart(record, live, arms, because)
+        return _race_apart(record, live, arms, because, verdict)
     fresh = live is not None and bool(record.blocks_in(live.id))
     needs_s = reserve.launch_s if live is None or fresh else reserve.launch_s - record.startup_s
     # The last launch of a budget may be shorter than planned: what is left is not thrown away.
@@ -263,10 +264,14 @@ def _race(
 
 def _find_enough(record: Record, winner: Candidate, verdict: Confirmation) -> float | None:
     """The standard error that is enough for a plain lead: launches differ by as much, however long they race."""
+    lead = _find_lead(record, winner, verdict)
+    return LUCK_PER_GAIN * lead if lead > _PLAIN_LEAD and record.is_exact(winner.changes) else None
+
+
+def _find_lead(record: Record, winner: Candidate, verdict: Confirmation) -> float:
     found = list_comparisons(record, Purpose.SEARCH, winner.changes)
     leads = [settle(c.contrast)[0] for c in found] + ([verdict.look.mean] if verdict.look else [])
-    lead = min(leads, default=0.0)
-    return LUCK_PER_GAIN * lead if lead > _PLAIN_LEAD and record.is_exact(winner.changes) else None
+    return min(leads, default=0.0)
 
 
 def _count_broken_off(record: Record) -> int:
@@ -280,21 +285,35 @@ def _count_broken_off(record: Record) -> int:
 
 
 def _race_apart(
-    record: Record, live: Session | None, arms: tuple[Candidate, ...], because: str
+    record: Record, live: Session | None, arms: tuple[Candidate, ...], because: str, verdict: Confirmation
 ) -> Turn | str:
     """Arms that need launches of their own take turns launch by launch: A B, B A, … under one race's number."""
-    rules = verdict_rules(record, arms[:1], record.job.spec.measurement.block_s)
+    rules, timed_s = _plan_apart(record, arms[1], verdict)
     # Apart from the search's baseline, which was measured at another time.
     arms = (replace(arms[0], purpose=Purpose.CONFIRM), arms[1])
     number, missing = _find_missing(record, arms)
     first = missing[0] if number % 2 else missing[-1]
-    fresh = live is not None and (
-        bool(record.blocks_in(live.id)) or live.cold != record.required_cold(first.changes)
-    )
-    each_s = record.startup_s + record.trip_s + 1.5 * record.job.spec.measurement.block_s
+    if held := record.races.get(number):
+        rules = held[0].plan.rules
+    cold = record.required_cold(first.changes)
+    fresh = live is not None and (bool(record.blocks_in(live.id)) or live.cold != cold)
+    each_s = record.startup_s + record.trip_s + 1.5 * timed_s
     if not affords(record, each_s * len(missing) - (0.0 if fresh or live is None else record.startup_s)):
         return "The budget is spent."
     return Turn(Race(Stage.CONFIRM, because, (first,), rules, number), fresh)
+
+
+def _plan_apart(record: Record, winner: Candidate, verdict: Confirmation) -> tuple[RaceRules, float]:
+    """The rules of a launch of the baseline or the winner alone, and how long they are timed in the mean."""
+    timed_s = record.job.spec.measurement.block_s
+    rules = verdict_rules(record, (BASELINE,), timed_s)
+    if record.is_exact(winner.changes):
+        return rules, timed_s
+    step_s = record.step_s * (1.0 + math.exp(-_find_lead(record, winner, verdict))) / 2.0
+    pairs = max(1, FEWEST_PAIRS - len(verdict.launches))
+    steps = max(rules.min_steps, count_guarded_steps(record, step_s, pairs))
+    guarded = replace(rules, min_steps=steps, max_steps=max(steps, rules.max_steps))
+    return guarded, max(timed_s, steps * step_s)
 
 
 def _find_missing(record: Record, arms: tuple[Candidate, ...]) -> tuple[int, tuple[Candidate, ...]]:

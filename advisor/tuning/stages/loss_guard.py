@@ -21,6 +21,10 @@ _FEWEST = 2
 _LARGEST_SHARE = 0.25
 """Of what the baseline learned in the time of a pair, a strategy may never lose more: this is what makes a test of few
 steps mean something. Without it a strategy that learns nothing would pass wherever little is learned meanwhile."""
+_MOST_STEPS = 100
+"""Steps of a launch in which losses are compared: beyond, further launches tell more."""
+_OF_REST = 0.8
+"""Share of what is left that launches are planned with in which losses are compared."""
 _POWER = 0.8
 """Probability with which the difference that the sentence names would have been seen."""
 
@@ -40,6 +44,16 @@ class GuardFinding:
     def admits(self, effect: Effect) -> bool:
         """Whether a strategy of this rung may be advised."""
         return self.passed or (effect is Effect.NUMERIC and not self.harmed)
+
+
+def count_guarded_steps(record: Record, step_s: float, pairs: int) -> int:
+    """Return the timed steps of each launch in which losses are compared, where a strategy is a launch of its own.
+
+    As many as leave time for so many pairs; `step_s` is the mean of both sides. A few would be enough for the speed.
+    """
+    each_s = _OF_REST * record.remaining_s / (2.0 * pairs) - record.startup_s - record.trip_s
+    steps = int(each_s / max(step_s, 1e-6)) - record.job.spec.measurement.warmup_steps
+    return min(_MOST_STEPS, steps)
 
 
 def check_losses(record: Record, effect: Effect, blocks: Sequence[Block], level: float) -> GuardFinding:

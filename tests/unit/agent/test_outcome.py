@@ -1,5 +1,7 @@
 """How a session's end is read from exit code and log."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.protocol.culprit import find_culprit
@@ -247,7 +249,16 @@ def test_slow_start_is_the_scripts_fault_only_when_nothing_else_can_be():
 
 
 def test_node_whose_command_is_silent_does_not_say_how_far_it_was():
-    judgement = judge(Ending(Cause.EXITED), Evidence(exit_code=1, nnodes=2, node_rank=1, is_silent=True))
+    judgement = judge(Ending(Cause.EXITED), Evidence(exit_code=1, nnodes=2, node_rank=1, is_command=True))
     assert judgement.outcome is Outcome.CRASHED
     assert judgement.reason.startswith("The script failed on node 1: exit code 1.")
     assert judgement.trouble.code == "launch_failed"
+
+
+def test_command_that_ends_without_an_exception_is_told_by_what_it_said_last():
+    log = "The role server 0 was killed by signal 9.\n\n"
+    evidence = Evidence(log_text=log, exit_code=1, steps=8, is_command=True)
+    told = "The script crashed after 8 steps: exit code 1; it last said: The role server 0 was killed by signal 9."
+    assert judge(Ending(Cause.EXITED), evidence).reason == told
+    results = replace(evidence, log_text='{"step_time_s": 0.1}\n')
+    assert judge(Ending(Cause.EXITED), results).reason == "The script crashed after 8 steps: exit code 1."
