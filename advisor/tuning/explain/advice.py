@@ -178,6 +178,7 @@ def _find_grounds(
     job, searched = record.job, record.trials_for(Purpose.SEARCH)
     tried = record.trials_for(Purpose.CONFIRM) if job.spec.verify else searched
     given_up = sum(trial.outcome is Outcome.PRUNED for trial in searched)
+    fallen = [t for t in record.trials_for(Purpose.CONFIRM) if t.changes and record.has_failed(t)]
     no_knob = case is None and space is not None and space.is_empty
     all_slower = case is None and bool(searched) and given_up == len(searched)
     nearest = find_nearest_below(state) if state is not None and case is None else None
@@ -203,6 +204,9 @@ def _find_grounds(
         failed=tuple(t.outcome.words for t in tried if t.outcome and t.outcome.is_configurations_fault),
         others=judge_others(record, case.trial.changes) if case and not job.spec.verify else None,
         ended_by=_ENDED_BY.get(job.state) or _say_what_ended(record),
+        fallen=f"{fallen[0].changes.describe()} {fallen[0].outcome.words}"
+        if fallen and fallen[0].outcome
+        else "",
         none_promised=case is None and bool(searched) and _has_time_left(record),
         reason=reason.sentence,
         is_scripts=reason.why.is_scripts,

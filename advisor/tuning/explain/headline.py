@@ -65,6 +65,8 @@ class Grounds:
     """What the search saw of the strategies beside this one."""
     ended_by: str = "the budget ended"
     """A clause: what ended the job."""
+    fallen: str = ""
+    """A clause: the strategy that was to be confirmed, and how it failed."""
     none_promised: bool = False
     """The search ended with time left, because nothing that it tried looked faster."""
     reason: str = ""
@@ -209,6 +211,8 @@ def _say_unmeasured(grounds: Grounds) -> str:
         return f"Not decided: {_say_failed(grounds)}"
     if grounds.given_up >= grounds.tried > 0:
         return f"Not decided: {_say_slower(grounds)[:-1]}, and {grounds.ended_by}."
+    if grounds.fallen and not grounds.is_check:
+        return f"Not decided: {grounds.fallen} when it was to be confirmed. {grounds.reason}".rstrip()
     if grounds.none_promised:
         tried = "the one strategy" if grounds.tried == 1 else f"none of the {grounds.tried} strategies"
         looked = "did not look" if grounds.tried == 1 else "looked"

@@ -128,11 +128,10 @@ def is_to_blame(history: JobHistory, session: Session, changes: Changes) -> bool
     Not where no launch without it got as far, nor where the baseline alone broke off in the same way. One that was
     measured before is not given up for one launch either, because scripts die by themselves too.
     """
-    if session.cold:
-        return True
     way = BreakOff(session, frozenset()).way
     own = [s for s in history.sessions if _broke_off(s) and not list_in_force(s, _blocks_in(history, s))]
-    if may_end_there(history, session) or any(BreakOff(s, frozenset()).way == way for s in own):
+    is_own_way = may_end_there(history, session) or any(BreakOff(s, frozenset()).way == way for s in own)
+    if is_own_way and not session.cold:
         return False
     survived = any(b.state is BlockState.DONE and b.plan.overrides == changes for b in history.blocks)
     return not survived or count_deaths(history, changes) > 1

@@ -294,3 +294,12 @@ def test_command_to_paste_is_one_line_in_a_terminal_of_any_width(width: int) -> 
         "\nTO DO   /home/ada/projects/environments/bin/advisor tune --continue job-1 --minutes 10"
         in continued
     )
+
+
+def test_saving_of_changes_that_only_go_back_together_is_told_once() -> None:
+    change = a_change()
+    shared = change.reasons[0].effect
+    reasons = tuple(reason.model_copy(update={"effect": shared}) for reason in change.reasons)
+    text = words_of(change.model_copy(update={"reasons": reasons}), USE)
+    assert text.count("9.2 ms") == 1
+    assert text.count("that, with ") == 2

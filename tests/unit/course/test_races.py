@@ -227,6 +227,21 @@ def test_nobody_is_blamed(played: Played, why: str) -> None:
     assert all(block.state is BlockState.VOID for block in changed.blocks)
 
 
+def test_a_strategy_with_launches_of_its_own_that_was_measured_is_to_blame_for_its_second_death(
+    played: Played,
+) -> None:
+    arm, cold = candidate(FUSED), Changes(FUSED)
+    healthy = launch("s0", cold=cold)
+    played.accept(played.issue(healthy, race(arm)).blocks, measured(consumed=dict.fromkeys(FUSED, "yes")))
+    played.sessions.append(died(healthy, "Asked to end.", 500, outcome=Outcome.FINISHED))
+    blamed = []
+    for number in (1, 2):
+        session = launch(f"s{number}", cold=cold)
+        played.issue(session, race(arm, number=number))
+        blamed.append(len(played.end(died(session, f"It failed at {number}.", 100 * number)).closings))
+    assert blamed == [0, 1]
+
+
 def test_a_strategy_that_was_measured_is_to_blame_for_its_second_death(played: Played) -> None:
     healthy, arms = launch("s0"), (BASELINE, candidate(FUSED))
     acted = measured(consumed=dict.fromkeys(FUSED, "yes"))

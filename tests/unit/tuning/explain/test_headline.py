@@ -131,6 +131,10 @@ def test_gain_that_may_be_too_small_is_not_called_proven() -> None:
     [
         (undecided(interval=None, tried=0, ended_by="the budget of 60 s ended"), "budget of 60 s ended before any"),
         (undecided(interval=None, none_promised=True), "none of the 12 strategies tried looked faster"),
+        (
+            undecided(interval=None, none_promised=True, fallen="servers 2 crashed"),
+            "Not decided: servers 2 crashed when it was to be confirmed.",
+        ),
         (undecided(interval=None, given_up=12), "all 12 strategies tried were slower, and the budget ended"),
         (undecided(interval=None), "before the best of 12 strategies (num_threads 1) was held against"),
         (undecided(interval=None, tried=1, changes=Changes()), "before the strategy was held against"),

@@ -135,7 +135,6 @@ def test_launches_of_slow_steps_last_until_their_losses_can_be_compared() -> Non
     lengths = {b.result.steps for b in cluster.blocks if b.trial_number in confirmed and b.result}
     assert min(lengths) > 30
     assert advice.cost.wall_s <= 1200
-    assert advice.guard is not None
     assert "too few losses" not in advice.headline
 
 
