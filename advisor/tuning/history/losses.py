@@ -14,7 +14,7 @@ strategy's is matched with that of the race's reference.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import fmean, median_low, stdev, variance
 
@@ -48,6 +48,8 @@ class LossPair:
     """The reference's, from the state on."""
     on_batches: tuple[tuple[float, float], ...] = ()
     """Difference and fall on each batch of a check; empty without one."""
+    is_from_start: bool = False
+    """Both are launches from the script's own start, as those of the other pairs: all learn from the same batches."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def _find_error(pairs: Sequence[LossPair], of_difference: float, of_fall: float)
     all cells (Cornfield and Tukey 1956; Searle, Casella and McCulloch 1992, chapter 4), never less than what either
     says by itself; its degrees of freedom are Satterthwaite's (1946). Where launches have other batches, what batches
     share by their place is less, and so is its part. Of fewer than three pairs the error is never below what their own
-    batches or losses say.
+    batches or losses say; of launches from one start, however many, never below what a single one's say.
     """
     count = len(pairs)
     freedom = max(1, count - 1)
@@ -128,8 +130,11 @@ def _find_error(pairs: Sequence[LossPair], of_difference: float, of_fall: float)
         found = max(between + shared - residual, between, shared)
         spread = between**2 / freedom + shared**2 / (size - 1)
         freedom = max(min(freedom, size - 1), int(found**2 / spread) if spread > 0.0 else 0)
-    if count < _FEWEST_PAIRS:
-        own = [(of_difference * pair.error) ** 2 + (of_fall * pair.fall_error) ** 2 for pair in pairs]
+    own = [(of_difference * pair.error) ** 2 + (of_fall * pair.fall_error) ** 2 for pair in pairs]
+    if all(pair.is_from_start for pair in pairs):
+        # Further launches repeat the first one's batches, and tell nothing about others.
+        found = max(found, fmean(own))
+    elif count < _FEWEST_PAIRS:
         found = max(found, math.fsum(own) / count**2)
     return math.sqrt(found), freedom
 
@@ -160,11 +165,19 @@ def _match(record: Record, block: Block) -> list[LossPair]:
         segments = zip(_cut(mine), _cut(theirs), strict=False)
     elif _is_first(record, block) and _is_first(record, exact[0]):
         # Nothing was put back within these blocks: each is one course from the start.
-        segments = zip([mine.losses], [theirs.losses], strict=True)
+        pair = _compare(mine.losses, _join(theirs.losses, _count_joined(mine, theirs)))
+        return [replace(pair, is_from_start=True)] if pair is not None else []
     else:
         return []
-    larger = round(mine.samples_per_step / theirs.samples_per_step) if theirs.samples_per_step > 0 else 1
+    larger = _count_joined(mine, theirs)
     return [pair for m, t in segments if (pair := _compare(m, _join(t, larger))) is not None]
+
+
+def _count_joined(result: BlockResult, reference: BlockResult) -> int:
+    """Steps of the reference that one step of a larger batch stands for."""
+    return (
+        round(result.samples_per_step / reference.samples_per_step) if reference.samples_per_step > 0 else 1
+    )
 
 
 def _is_first(record: Record, block: Block) -> bool:
@@ -221,7 +234,8 @@ def _compare(mine: Sequence[float], theirs: Sequence[float]) -> LossPair | None:
     centre = (half + length) / 2.0
     return LossPair(
         difference=fmean(ours) - fmean(reference),
-        error=math.hypot(_error_of(ours), _error_of(reference)),
+        # Step by step: where both learn from the same batches, how hard those are cancels out.
+        error=_error_of([m - t for m, t in zip(ours, reference, strict=True)]),
         fall=-slope * centre,
         fall_error=slope_error * centre,
         level=fmean(reference),

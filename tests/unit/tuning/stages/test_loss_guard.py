@@ -295,3 +295,14 @@ def test_a_guard_without_losses_is_closed() -> None:
     assert not finding.passed
     assert not finding.is_open
     assert "(0 comparisons from" in finding.sentence
+
+
+def test_launches_from_one_start_are_no_surer_of_batches_than_one_of_them() -> None:
+    one = LossPair(0.01, 0.02, 0.05, 0.03, 1.0, 100, is_from_start=True)
+    for count in (1, 2, 8):
+        contrast = pool_pairs([one] * count)
+        assert contrast.error == pytest.approx(0.02)
+        assert contrast.fall_error == pytest.approx(0.03)
+        assert not contrast.learned
+    # Those of other batches are, and their own spread tells.
+    assert pool_pairs([replace(one, is_from_start=False)] * 8).error == 0.0
