@@ -209,7 +209,7 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
     table.add_column("use", overflow="fold")
     table.add_column("saves a step", overflow="fold")
     reasons = {reason.knob: reason for reason in advice.reasons}
-    told: dict[tuple[float, float, float], str] = {}
+    savings: dict[tuple[float, float, float], str] = {}
     for knob, after in advice.changes.items():
         reason = reasons.get(knob)
         before = reason.before if reason else advice.baseline.get(knob, "")
@@ -217,7 +217,7 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
         saving = say_saving(reason) or "not known alone"
         if reason and (effect := reason.effect) is not None:
             # Knobs that only go back together have one saving, which is not to be added up.
-            first = told.setdefault((effect.saved_s, effect.low_s, effect.high_s), name)
+            first = savings.setdefault((effect.saved_s, effect.low_s, effect.high_s), name)
             saving = saving if first == name else f"that, with {first}"
         table.add_row(Text(name, style="bold"), spell_value(knob, before), spell_value(knob, after), saving)
     parts: list[RenderableType] = [table]

@@ -12,6 +12,8 @@ import psutil
 import pytest
 import torch
 
+from agent.workloads.parameter_server import transport
+
 pytestmark = pytest.mark.distributed
 
 PATIENCE_S = 280
@@ -112,3 +114,15 @@ def test_a_killed_server_ends_every_role_with_its_name() -> None:
     assert started.returncode == 1
     assert "The role server 1 was killed by signal 9; all roles on all nodes were ended." in said
     assert not [role for role in roles if role.is_running()]
+
+
+def test_role_whose_last_word_comes_too_late_has_ended_well(monkeypatch, capsys) -> None:
+    def shut_down() -> None:
+        raise RuntimeError("Connection reset by peer\nException raised from …")
+
+    monkeypatch.setattr(transport.rpc, "shutdown", shut_down)
+    transport.leave()
+    assert (
+        capsys.readouterr().err
+        == "The last word to the first trainer came too late: Connection reset by peer\n"
+    )
