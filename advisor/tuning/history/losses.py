@@ -133,7 +133,8 @@ def _find_error(pairs: Sequence[LossPair], of_difference: float, of_fall: float)
     own = [(of_difference * pair.error) ** 2 + (of_fall * pair.fall_error) ** 2 for pair in pairs]
     if all(pair.is_from_start for pair in pairs):
         # Further launches repeat the first one's batches, and tell nothing about others.
-        found = max(found, fmean(own))
+        if fmean(own) >= found:
+            found, freedom = fmean(own), max(freedom, min(pair.steps for pair in pairs) // 2 - 2)
     elif count < _FEWEST_PAIRS:
         found = max(found, math.fsum(own) / count**2)
     return math.sqrt(found), freedom

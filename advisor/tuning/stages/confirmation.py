@@ -15,7 +15,7 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session, Trial
 from advisor.tuning.decisions import BASELINE, Candidate, Race
-from advisor.tuning.history.budget import FEWEST_PAIRS, Reserve, affords, plan_verdict
+from advisor.tuning.history.budget import Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
 from advisor.tuning.history.launches import believe_luck, list_rates, list_ratios
 from advisor.tuning.history.record import Record
@@ -310,8 +310,7 @@ def _plan_apart(record: Record, winner: Candidate, verdict: Confirmation) -> tup
     if record.is_exact(winner.changes):
         return rules, timed_s
     step_s = record.step_s * (1.0 + math.exp(-_find_lead(record, winner, verdict))) / 2.0
-    pairs = max(1, FEWEST_PAIRS - len(verdict.launches))
-    steps = max(rules.min_steps, count_guarded_steps(record, step_s, pairs))
+    steps = max(rules.min_steps, count_guarded_steps(record, step_s, len(verdict.launches)))
     guarded = replace(rules, min_steps=steps, max_steps=max(steps, rules.max_steps))
     return guarded, max(timed_s, steps * step_s)
 

@@ -21,8 +21,8 @@ _FEWEST = 2
 _LARGEST_SHARE = 0.25
 """Of what the baseline learned in the time of a pair, a strategy may never lose more: this is what makes a test of few
 steps mean something. Without it a strategy that learns nothing would pass wherever little is learned meanwhile."""
-_MOST_STEPS = 100
-"""Steps of a launch in which losses are compared: beyond, further launches tell more."""
+_MOST_STEPS = 300
+"""Steps of a launch in which losses are compared, at most."""
 _OF_REST = 0.8
 """Share of what is left that launches are planned with in which losses are compared."""
 _POWER = 0.8
@@ -46,12 +46,13 @@ class GuardFinding:
         return self.passed or (effect is Effect.NUMERIC and not self.harmed)
 
 
-def count_guarded_steps(record: Record, step_s: float, pairs: int) -> int:
+def count_guarded_steps(record: Record, step_s: float, done: int) -> int:
     """Return the timed steps of each launch in which losses are compared, where a strategy is a launch of its own.
 
-    As many as leave time for so many pairs; `step_s` is the mean of both sides. A few would be enough for the speed.
+    As many as leave time for the fewest pairs, of which so many are done: further ones repeat the same batches.
+    `step_s` is the mean of both sides. A few steps would be enough for the speed.
     """
-    each_s = _OF_REST * record.remaining_s / (2.0 * pairs) - record.startup_s - record.trip_s
+    each_s = _OF_REST * record.remaining_s / (2.0 * max(1, _FEWEST - done)) - record.startup_s - record.trip_s
     steps = int(each_s / max(step_s, 1e-6)) - record.job.spec.measurement.warmup_steps
     return min(_MOST_STEPS, steps)
 
