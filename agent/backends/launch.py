@@ -9,6 +9,7 @@ from pathlib import Path
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.settling import list_unset
 from agent.backends.rendezvous import find_interface, split_rendezvous
 from agent.errors import Unlaunchable
 from agent.files import DIRECT, Files
@@ -71,7 +72,9 @@ def build_environment(
     assignment: Assignment, place: SessionPlace, environment: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the processes' environment: the agent's, the workload's, cold knobs, and the session's own variables."""
-    variables = {**_inherit(environment), **assignment.workload.environment}
+    unset = list_unset(assignment.workload.own, assignment.cold)
+    inherited = {name: text for name, text in _inherit(environment).items() if name not in unset}
+    variables = {**inherited, **assignment.workload.environment}
     # torchrun leaves a folder in the temporary one for each launch that is ended; the session's own goes with it.
     variables.setdefault("PET_LOG_DIR", str(place.session_dir / "torchrun"))
     return variables | CATALOGUE.list_variables(_list_cold(assignment)) | _describe_session(assignment, place)

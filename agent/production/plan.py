@@ -16,7 +16,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE, join_own
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.own_knobs import OwnKnob
-from advisor.protocol.training.settling import list_variables
+from advisor.protocol.training.settling import list_unset, list_variables
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 from agent.backends.injection import find_lost_paths
 from agent.backends.own_knobs import settle_command
@@ -89,7 +89,8 @@ class Plan:
             strategy["changes"] = {}
         if report is not None:
             strategy["report"] = str(report)
-        catalogue = join_own(self.own)
+        catalogue, unset = join_own(self.own), list_unset(self.own, self.changes)
+        variables = {name: text for name, text in variables.items() if name not in unset}
         at_launch = choose_at_launch(self.changes, self.holds_for, catalogue)
         under = put_under(
             str(RUNTIME),

@@ -1,5 +1,6 @@
 """The options that describe knobs of the user's own: keys of files, variants, and what must hold between knobs."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import typer
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.filled_options import SEARCH, Fills
+from advisor.protocol.training.inherited import race_away
 from advisor.protocol.training.key_files import read_key
 from advisor.protocol.training.own_knob_texts import read_own_knob, read_variants
 from advisor.protocol.training.own_knobs import OwnKnob
@@ -70,6 +72,16 @@ class OwnKnobOptions:
             rich_help_panel=SEARCH,
         ),
         Fills("workload.own", read=_read_variants),
+    ] = None
+    inherited: Annotated[
+        bool | None,
+        typer.Option(
+            "--inherited",
+            help="Race away what this command's environment hands down and trainings start without: "
+            "CUDA_LAUNCH_BLOCKING, OMP_…, tuning of NCCL's and the like (`advisor doctor` lists them). A launch each.",
+            rich_help_panel=SEARCH,
+        ),
+        Fills("workload.own", read=lambda typed: race_away(os.environ) if typed else []),
     ] = None
     require: Annotated[
         list[str] | None,

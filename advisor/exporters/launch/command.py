@@ -9,7 +9,7 @@ from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.reach import describe_in_environment, fill_command, list_given, list_substituted
-from advisor.protocol.training.settling import settle
+from advisor.protocol.training.settling import list_unset, settle
 
 _PLACES = {
     "strategy_file": "$strategy_file",
@@ -51,6 +51,7 @@ def export_command(advice: Advice, job: Job) -> Exported:
             f'printf "%s" {shlex.quote(json.dumps(values))} > "$strategy_file"',
             'export ADVISOR_STRATEGY_FILE="$strategy_file"',
         ]
+    lines += [f"unset {name}" for name in sorted(list_unset(job.spec.workload.own, advice.changes))]
     marked = fill_command(workload.command, values, {name: f"{_MARK}{name}@" for name in _PLACES})
     lines.append(f'exec {" ".join(map(_quote, marked))} "$@"')
     head = head_lines(advice, job, title, provenance, warnings)

@@ -14,6 +14,8 @@ from advisor.protocol.base import Spec, Value
 from advisor.protocol.kinds import Effect
 
 MOST_VALUES = 64
+UNSET, INHERITED = "unset", "inherited"
+"""Words for a variable's value: taken out of what a launch inherits, and left as it is."""
 PLACEHOLDER = r"\$(\$?)\{%s(?::-([^}]*))?\}"
 _FILE = re.compile(r"(?P<path>.+\.(?:json|ya?ml|toml)):(?P<key>[\w.\-]+)")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
-from advisor.protocol.training.own_knobs import PLACEHOLDER, OwnKnob, find_option, spell
+from advisor.protocol.training.own_knobs import INHERITED, PLACEHOLDER, UNSET, OwnKnob, find_option, spell
 from advisor.protocol.training.workload import Workload, count_samples
 
 
@@ -27,7 +27,9 @@ def settle(workload: Workload, values: Mapping[str, Value]) -> Workload:
             given, rest = _split_variables(words)
             environment |= given
             command = rest if knob.is_command else _put_words(command, knob.name, rest)
-        elif knob.variable:
+        elif knob.variable and value == UNSET:
+            environment.pop(knob.variable, None)
+        elif knob.variable and value != INHERITED:
             environment[knob.variable] = spell(value)
         elif knob.at and not knob.file and not knob.is_placeholder:
             place = find_option(command, knob.at)
@@ -85,9 +87,20 @@ def list_variables(own: Iterable[OwnKnob], changes: Mapping[str, Value]) -> dict
     values = {knob.name: spell(changes.get(knob.name, knob.own_value)) for knob in told}
     return {
         **{f"ADVISOR_KNOB_{name}": text for name, text in values.items()},
-        **{knob.variable: values[knob.name] for knob in told if knob.variable},
+        **{
+            knob.variable: values[knob.name]
+            for knob in told
+            if knob.variable and values[knob.name] not in {UNSET, INHERITED}
+        },
         "ADVISOR_OWN": json.dumps(about),
     }
+
+
+def list_unset(own: Iterable[OwnKnob], changes: Mapping[str, Value]) -> frozenset[str]:
+    """Return the variables that are taken out of what a launch inherits."""
+    return frozenset(
+        knob.variable for knob in own if knob.variable and changes.get(knob.name, knob.own_value) == UNSET
+    )
 
 
 def say_placed(knob: OwnKnob, value: Value) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.inherited import race_away
+from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.workload import Workload, WorkloadKind
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace
@@ -54,6 +56,16 @@ def test_a_command_is_filled_in_for_its_node(build, tmp_path) -> None:
     assert json.loads(launch.environment["ADVISOR_STRATEGY"]) == {"num_threads": 8}
     assert "ADVISOR_TOKEN" not in launch.environment
     assert launch.script == tmp_path / "train.py"
+
+
+def test_a_variable_that_the_strategy_takes_away_is_not_inherited(build) -> None:
+    environment = {"CUDA_LAUNCH_BLOCKING": "1", "PATH": os.environ["PATH"]}
+    own = tuple(OwnKnob.model_validate(fields) for fields in race_away(environment))
+    for cold, stays in (({}, True), ({"inherited_CUDA_LAUNCH_BLOCKING": "unset"}, False)):
+        launch = build(
+            WorkloadKind.COMMAND, sys.executable, "-V", own=own, cold=cold, environment=environment
+        )
+        assert ("CUDA_LAUNCH_BLOCKING" in launch.environment) == stays
 
 
 def test_a_program_that_is_not_there_is_named_with_what_to_do(build) -> None:

@@ -175,6 +175,19 @@ def test_what_is_typed_beside_a_file_takes_the_place_of_its_fields(tmp_path: Pat
     assert spec.values == {"num_threads": (4,), "fuse_grad_size_in_MB": (4.0, 8.0)}
 
 
+def test_what_the_environment_hands_down_is_raced_away_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    [knob] = (
+        knob
+        for knob in spec_from_options(COMMAND, TuneOptions(inherited=True), tmp_path).workload.own
+        if knob.variable == "TORCH_DISTRIBUTED_DEBUG"
+    )
+    assert (knob.own_value, knob.values, knob.effect) == ("inherited", ("inherited", "unset"), Effect.EXACT)
+    assert not spec_from_options(COMMAND, TuneOptions(), tmp_path).workload.own
+
+
 def test_impossible_gangs_and_hours_are_named(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed) as raised:
         spec_from_options(COMMAND, TuneOptions(gangs=0, max_device_hours=-1), tmp_path)

@@ -19,6 +19,7 @@ from advisor.local.testbed import unavailable_because
 from advisor.protocol.base import Message
 from advisor.protocol.nodes.cluster import Finding
 from advisor.protocol.reading import Unreadable, read_document
+from advisor.protocol.training.inherited import list_inherited
 from advisor.protocol.views import JobQuery
 
 _PATIENCE_S = 120
@@ -49,6 +50,7 @@ def check_all(environment: Mapping[str, str], data_dir: Path, launcher: str) -> 
         check_torch(launcher, environment),
         check_port(),
         check_data_dir(data_dir),
+        check_environment(environment),
         *check_agent(environment),
         check_testbed(),
         check_server(environment, data_dir),
@@ -119,6 +121,20 @@ def check_data_dir(data_dir: Path) -> Check:
             remedy="Trials write what your script writes, beside it: make room, or set ADVISOR_DATA_DIR.",
         )
     return _ok("data directory", f"{data_dir}, {free / 2**30:.0f} GiB free")
+
+
+def check_environment(environment: Mapping[str, str]) -> Check:
+    """Which variables a training inherits that bear on its speed, and what each does."""
+    found = list_inherited(environment)
+    told = " ".join(f"{each.name}: {each.sentence}" for each in found)
+    if not any(each.may_go for each in found):
+        return _ok("environment", told or "nothing that trainings inherit bears on their speed")
+    return Check(
+        name="environment",
+        status=Status.WARN,
+        finding=told,
+        remedy="Find out what a training gains without them: advisor tune --inherited …",
+    )
 
 
 def check_agent(environment: Mapping[str, str]) -> list[Check]:
