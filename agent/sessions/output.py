@@ -198,24 +198,24 @@ class OutputReader:
             self._changed.wait_for(lambda: self._is_over or is_there())
 
     def _describe(self) -> Hello:
-        workload, about, nodes = self._assignment.workload, self._results.about, self._assignment.nnodes
+        workload, nodes = self._assignment.workload, self._assignment.nnodes
         with self._changed:
-            steps = self._results.list_steps(0, self._results.count_steps())
+            told = self._results  # one look: the first line of its own file puts others in their place
+            steps = told.list_steps(0, told.count_steps())
         facts = {
             "backend": "",
             "device": DeviceKind.CPU,
-            "world_size": self._results.ranks * nodes,
-            "local_world_size": self._results.ranks,
+            "world_size": told.ranks * nodes,
+            "local_world_size": told.ranks,
             "nodes": nodes,
             "gradient_bytes": 0,
             "parameter_tensors": 0,
             "layers": 0,
-            "batch_size_per_rank": fmean(_samples_of(step, self._settled) for step in steps)
-            / self._results.ranks,
+            "batch_size_per_rank": fmean(_samples_of(step, self._settled) for step in steps) / told.ranks,
             "step_time_s_hint": steps[-1][0].time_s,
-            **about.facts,
+            **told.about.facts,
         }
-        return Hello(WorkloadFacts.model_validate(facts), {**list_given(workload), **about.baseline}, {})
+        return Hello(WorkloadFacts.model_validate(facts), {**list_given(workload), **told.about.baseline}, {})
 
     def _measure(self, plan: BlockPlan, first: int) -> BlockResult | None:
         """Return the block behind the `first` steps; None when the command failed, which the guard judges."""

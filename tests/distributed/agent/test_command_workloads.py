@@ -113,11 +113,11 @@ import json, os, sys, time
 ends = [os.pipe(), os.pipe()]  # what rank 0 and rank 1 read
 rank = int(os.fork() == 0)
 results = os.open(os.environ["ADVISOR_RESULTS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-print('{"step_time_s": 99}')
 while True:
     time.sleep(0.01 + 0.02 * rank)
     line = {"rank": rank, "step_time_s": 0.01 + 0.02 * rank, "samples": 3, "facts": {"gradient_bytes": 77}}
     os.write(results, (json.dumps(line) + "\\n").encode())
+    print('{"step_time_s": 99}')  # nobody reads it: the file was written before
     os.write(ends[1 - rank][1], b"!")
     os.read(ends[rank][0], 1)  # ranks of a training wait for each other in every step
 """
@@ -144,8 +144,10 @@ while True:
 
 
 def test_on_several_nodes_the_command_knows_its_place_and_only_node_0_has_to_report(run_session) -> None:
-    session = run_session(SHOW_NODE, plans=[make_plan()], nodes=2, hang_timeout_s=1)
-    assert {"node 0 of 2", "node 1 of 2"} <= {line[:11] for line in session.log.splitlines()}
+    # Long enough that node 1's silence would be called a hang.
+    session = run_session(SHOW_NODE, plans=[make_plan(min_steps=90, max_steps=90)], nodes=2, hang_timeout_s=1)
+    said = "\n".join([session.log, *(end["log_tail"] for end in session.ends)])
+    assert {"node 0 of 2", "node 1 of 2"} <= {line[:11] for line in said.splitlines()}
     assert session.hellos[0]["facts"]["nodes"] == 2
     assert {end["outcome"] for end in session.ends} == {"finished"}
 

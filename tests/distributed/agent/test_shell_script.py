@@ -11,6 +11,9 @@ from agent.settings import RUNTIME_SCRIPT
 
 pytestmark = pytest.mark.distributed
 
+PATIENCE_S = 240.0
+"""Two nodes' three starts of Python with torch, beside other tests that start as many."""
+
 DDP_SCRIPT = """
 import os
 import torch
@@ -57,9 +60,9 @@ def test_torchrun_inside_a_shell_script_joins_the_gang(
     agents, server, session_id, make_job, wait_for, list_session_processes
 ):
     for name in ("a0", "a1"):
-        agents.start(name, runtime_script=RUNTIME_SCRIPT)
+        agents.start(name, runtime_script=RUNTIME_SCRIPT, startup_timeout_s=PATIENCE_S)
     session = server.assign(session_id, make_job(1_000_000), ("a0", "a1"), plans=2)
-    wait_for(lambda: len(session.ends) == 2, timeout_s=90)
+    wait_for(lambda: len(session.ends) == 2, timeout_s=PATIENCE_S)
     assert [end["outcome"] for end in session.ends] == ["finished", "finished"], session.ends
     assert session.hellos[0]["facts"]["world_size"] == 2
     assert session.hellos[0]["facts"]["local_world_size"] == 1
@@ -75,9 +78,9 @@ def test_script_that_ends_by_itself_is_told_and_what_comes_after_it_is_not_run(
     agents, server, session_id, make_job, wait_for, list_session_processes
 ):
     for name in ("a0", "a1"):
-        agents.start(name, runtime_script=RUNTIME_SCRIPT)
+        agents.start(name, runtime_script=RUNTIME_SCRIPT, startup_timeout_s=PATIENCE_S)
     session = server.assign(session_id, make_job(60), ("a0", "a1"), plans=1000)
-    wait_for(lambda: len(session.ends) == 2, timeout_s=90)
+    wait_for(lambda: len(session.ends) == 2, timeout_s=PATIENCE_S)
     troubles = [end["trouble"]["code"] for end in session.ends if end["trouble"]]
     assert troubles == ["script_ended"], session.ends
     assert "evaluating" not in session.log
