@@ -1,4 +1,4 @@
-"""An agent in narrow roots answers through three hundred hostile jobs, and what belongs to others stays unread."""
+"""An agent in narrow roots answers through 120 hostile jobs, and what belongs to others stays unread."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from .test_hostile_scripts import _REPOSITORY_RUNTIME, SYSTEM_PYTHON, _copy_runt
 
 pytestmark = pytest.mark.distributed
 
-JOBS = 300
+JOBS = 120
 BEATS_SEEN = 3
 
 
@@ -59,18 +59,18 @@ def _list_traces(server, agents):
 
 
 @pytest.mark.skipif(not Path(SYSTEM_PYTHON).exists(), reason="no python that every user may run")
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(2))
 def test_agent_answers_through_hostile_jobs(agents, server, session_id, traps, start, wait_for, part):
     start(roots=(traps.root,))
     wait_for(lambda: server.agents)
     reasons = []
-    for seed in range(part * JOBS // 3, (part + 1) * JOBS // 3):
+    for seed in range(part * JOBS // 2, (part + 1) * JOBS // 2):
         try:
             workload = make_job(seed, traps, SYSTEM_PYTHON)
         except ValidationError:
             continue  # the server takes none of these
         reasons.append(_hold_through(server, f"{session_id}-{seed}", workload, wait_for))
-    assert len(reasons) > 60
+    assert len(reasons) > 35
     assert not [reason for reason in reasons if "took longer" in reason or "could not attend" in reason]
     assert any("allow." in reason for reason in reasons)
     assert not [trace for trace in _list_traces(server, agents) if MARKER in trace]
