@@ -1,6 +1,5 @@
 """However `advisor tune` ends, nothing that it started is left, and the job can go on."""
 
-import os
 import signal
 import sqlite3
 import subprocess
@@ -29,54 +28,32 @@ def start_tuning(tmp_path: Path, data_dir: Path, environment: dict[str, str]) ->
     return tuning
 
 
-def test_interrupted_tune_leaves_no_process_and_its_job_is_not_measured_for_another_command(
-    tmp_path: Path, data_dir: Path, environment: dict[str, str]
-) -> None:
-    tuning = start_tuning(tmp_path, data_dir, environment)
-    os.killpg(tuning.pid, signal.SIGINT)
-    _, told = tuning.communicate(timeout=60)
-    assert tuning.returncode == 130, told
-    assert "advisor tune --resume" in told
-    assert not processes_of(data_dir)
-
-    (tmp_path / "other.py").write_text(WAITS)
-    other = advisor(
-        "tune", "--", "torchrun", "--nproc-per-node", "2", "other.py", environment=environment, cwd=tmp_path
-    )
-    assert other.returncode == 2
-    assert "was interrupted and would be measured first" in other.stderr
-    assert not processes_of(data_dir)
-
-
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
-def test_second_run_of_a_command_loses_no_launch_to_the_agent_of_the_first(
+def test_stopped_tune_leaves_no_process_and_its_second_run_no_launch_to_the_agent_of_the_first(
     stop: signal.Signals, tmp_path: Path, data_dir: Path, environment: dict[str, str]
 ) -> None:
     first = start_tuning(tmp_path, data_dir, environment)
     first.send_signal(stop)
-    first.communicate(timeout=60)
+    _, told = first.communicate(timeout=60)
+    if stop is signal.SIGINT:
+        assert first.returncode == 130, told
+        assert "advisor tune --resume" in told
+        assert not processes_of(data_dir)
+        (tmp_path / "other.py").write_text(WAITS)
+        launch = ("torchrun", "--nproc-per-node", "2", "other.py")
+        other = advisor("tune", "--", *launch, environment=environment, cwd=tmp_path)
+        assert other.returncode == 2
+        assert "was interrupted and would be measured first" in other.stderr
     wait_until(lambda: not processes_of(data_dir), "every process of the first run is gone")
-    start_tuning(tmp_path, data_dir, environment)
+
+    second = start_tuning(tmp_path, data_dir, environment)
     with sqlite3.connect(f"file:{data_dir / 'advisor.db'}?mode=ro", uri=True) as database:
         sessions = database.execute("SELECT state, reason FROM sessions ORDER BY generation").fetchall()
     assert [state for state, _ in sessions[1:]] == ["running"], sessions
-
-
-def test_terminated_tune_leaves_no_process(
-    tmp_path: Path, data_dir: Path, environment: dict[str, str]
-) -> None:
-    tuning = start_tuning(tmp_path, data_dir, environment)
-    tuning.terminate()
-    _, told = tuning.communicate(timeout=60)
-    assert tuning.returncode == 130, told
+    second.terminate()
+    _, told = second.communicate(timeout=60)
+    assert second.returncode == 130, told
     assert not processes_of(data_dir)
-
-
-def test_killed_tune_leaves_no_process(tmp_path: Path, data_dir: Path, environment: dict[str, str]) -> None:
-    tuning = start_tuning(tmp_path, data_dir, environment)
-    tuning.kill()
-    tuning.communicate(timeout=30)
-    wait_until(lambda: not processes_of(data_dir), "every process is gone")
 
 
 def test_agent_that_cannot_start_is_explained_with_its_log(
