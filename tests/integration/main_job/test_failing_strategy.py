@@ -26,7 +26,7 @@ def test_a_strategy_under_which_the_script_fails_is_blamed_and_the_job_has_an_an
     done = subprocess.run(
         [
             sys.executable, "-m", "advisor", "tune", "--minutes", "1.5", "--trials", "5", "--block-seconds", "0.4",
-            "--output", "advice", "--json", "--knob", KNOB, "--knob", "num_threads", "--knob", "sync_nccl_allreduce",
+            "--output", "advice", "--json", "--knob", KNOB, "--knob", "sync_nccl_allreduce",
             "--values", f"{KNOB}=0.0625,25", "--", "torchrun", "--nproc-per-node", "2", "train.py",
         ],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=220, check=False,
