@@ -10,23 +10,24 @@ SOURCES := advisor agent tests benchmarks docs
 # Tests and servers start hundreds of processes: each would compile what another one has compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs gpu-check check quick test fuzz model conformance lock audit format serve testbed browser engines soak \
-    screenshots clean
+.PHONY: help setup demo docs gpu-check check quick test fuzz model consumers conformance lock audit format serve testbed browser \
+    engines soak screenshots clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(RUNS): pyproject.toml constraints.txt
+$(RUNS): EXTRAS := server,agent
+$(STAMP): EXTRAS := server,postgres,agent,dev,docs
+# Of three hundred megabytes of Python most is never imported: what is, Python compiles then, and once.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
+
+$(RUNS) $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) found: install Python 3.11 or newer, or run make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,agent]'
-	@touch $@
-
-$(STAMP): $(RUNS)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,postgres,agent,dev,docs]'
-	@touch $@
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $(RUNS) $@
 
 setup: $(STAMP)  ## make .venv and install everything into it, to develop
 
@@ -62,7 +63,7 @@ browser:  # Debian's Chromium for the browser tests, where we may install it; th
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } ; } || true
 
-engines:  # Debian's Slurm and Open MPI for the tests of nodes that they start, likewise
+engines: browser  # one apt-get after the other: Debian's Slurm and Open MPI for the tests of nodes that they start, likewise
 	@{ command -v slurmctld && command -v mpirun; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge openmpi-bin >/dev/null; } ; } || true
 
@@ -80,15 +81,19 @@ APART   := tests/conformance
 
 # One worker more than there are processors: some tests wait.
 WORKERS := -n $$(( $$(nproc) + 1 )) --dist worksteal
-quick: check  ## check, then the tests of a minute or two: no server, no training, nothing marked as thorough
+quick: check  ## check, then what only computes: no server, no training, nothing thorough (two cores: five minutes)
 	$(BIN)/pytest $(WORKERS) -m 'not thorough' $(QUICK)
 
-# Tests that mostly wait for processes run several at a time; those that judge timings or load the whole machine, one after
-# the other. All of them share their machine with others: what fails there counts when it fails twice, the second time alone.
+# Tests that start processes run several at a time, those that want a calm machine and leave it calm two, and those that
+# judge timings or load the whole machine, one after the other. All of them share their machine with others: what fails
+# there counts when it fails twice, the second time alone.
+BUSY := not alone and not calm
+CALM := calm and not alone
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
 test: check browser engines  ## everything: check, then all tests, also those that start servers, trainings and a browser
 	$(BIN)/pytest $(WORKERS) $(QUICK) $(SERVING)
-	@$(BIN)/pytest -n 4 --dist worksteal -m 'not alone' $(WAITING) $(AGAIN) -m 'not alone' $(WAITING); }
+	@$(BIN)/pytest -n 4 --dist worksteal -m '$(BUSY)' $(WAITING) $(AGAIN) -m '$(BUSY)' $(WAITING); }
+	@$(BIN)/pytest -n 2 --dist loadfile -m '$(CALM)' $(WAITING) $(AGAIN) -m '$(CALM)' $(WAITING); }
 	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
 
 # Some of them turn out alike, and are sent once: ten thousand are left.
@@ -100,6 +105,9 @@ fuzz: $(STAMP)  ## ten thousand made-up requests, with every kind of token (FUZZ
 EXAMPLES ?= 500
 model: $(STAMP)  ## whatever order messages, faults and time come in, on both databases (EXAMPLES=5000: a night's)
 	MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 36000 tests/unit/services/test_invariants.py
+
+consumers: $(STAMP)  # what conformance installs (Paddle, DeepSpeed, old torch …), fetched ahead of it
+	$(BIN)/pytest -q -p no:cacheprovider $(APART)/test_consumers.py
 
 conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle into a venv of its own)
 	@$(BIN)/pytest -n 3 --dist worksteal -m conformance $(APART) $(AGAIN) -m conformance $(APART); }

@@ -1,5 +1,6 @@
 """The Makefile's suites hold every test exactly once, and the quick one starts no training."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -41,6 +42,19 @@ def test_suites_that_only_compute_start_no_training() -> None:
         str(path) for path in quick if path.name != "test_suites.py" and MARKED.search(path.read_text())
     ]
     assert not marked, "move what starts torchrun, Chromium or a testbed to a slow folder"
+
+
+def test_marks_part_the_waiting_tests_so_that_each_runs_once() -> None:
+    text = (ROOT / "Makefile").read_text()
+    given = {name: re.search(rf"^{name}\s*:=\s*(.+)$", text, re.MULTILINE)[1] for name in ("BUSY", "CALM")}
+    asked = [
+        found.strip("'")
+        for found in re.findall(r"\t@\$\(BIN\)/pytest .*?-m ('[^']+'|\S+) \$\(WAITING\)", text)
+    ]
+    rules = [given.get(rule.strip("$()"), rule) for rule in asked]
+    for marks in itertools.product((False, True), repeat=2):
+        chosen = [rule for rule in rules if eval(rule, {}, dict(zip(("alone", "calm"), marks, strict=True)))]
+        assert len(chosen) == 1, (marks, rules)
 
 
 def test_tests_that_start_torchrun_say_so() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.distributed, pytest.mark.alone]
+pytestmark = [pytest.mark.distributed, pytest.mark.calm]
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """

@@ -32,7 +32,7 @@ while True:
 """
 WAITS = "import time; time.sleep(600)"
 COMMAND = ("torchrun", "--nproc-per-node", "1", "train.py")
-SHORT = ("--minutes", "2", "--trials", "1", "--block-seconds", "0.2")
+SHORT = ("--minutes", "1.2", "--trials", "1", "--block-seconds", "0.2")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from .conftest import COMMAND, MARK, ROOT, SHORT, WAITS, Started, processes_of, ranks_of, wait_for
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
-pytestmark = [pytest.mark.distributed, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.distributed, pytest.mark.calm, pytest.mark.timeout(600)]
 NODES = 3
 TOGETHER = os.pathsep.join((str(ROOT), str(Path(ray.__file__).parents[1])))
 """Where Python finds the advisor and Ray."""

@@ -26,7 +26,7 @@ from tests.distributed.agent.killing import TORCH_SCRIPT
 from tests.testbed.network import requires_testbed
 
 pytestmark = [
-    pytest.mark.testbed, pytest.mark.distributed, pytest.mark.alone, pytest.mark.timeout(280), requires_testbed,
+    pytest.mark.testbed, pytest.mark.distributed, pytest.mark.calm, pytest.mark.timeout(280), requires_testbed,
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ import pytest
 from advisor.local.namespaces import NAMESPACES, RECORDS, remove_leftovers
 from tests.testbed.network import requires_testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.distributed, pytest.mark.alone, requires_testbed]
+pytestmark = [pytest.mark.testbed, pytest.mark.distributed, pytest.mark.calm, requires_testbed]
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 90
@@ -88,6 +88,7 @@ def processes_of(tmp_path: Path, variable: str = MARK) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(360)
 def test_slow_link_makes_communication_knobs_worth_having(tmp_path: Path) -> None:
     options = ("--testbed", "nodes=2,rate=200mbit", "--nproc-per-node", "1", "--allow", "numeric")
@@ -109,7 +110,7 @@ def test_slow_link_makes_communication_knobs_worth_having(tmp_path: Path) -> Non
 @pytest.mark.timeout(240)
 def test_hierarchical_allreduce_is_measured_over_nodes_of_two_ranks(tmp_path: Path) -> None:
     options = ("--testbed", "nodes=2,rate=100mbit", "--knob", "use_hierarchical_allreduce")
-    budget = ("--minutes", "2", "--trials", "1", "--block-seconds", "0.2", "--json")
+    budget = ("--minutes", "1.2", "--trials", "1", "--block-seconds", "0.2", "--json")
     size = ("--width", "32", "--layers", "1", "--vocabulary", "512", "--batch", "1")
     script = ("--workload", "decoder", "--", *size)
     advice = tune(tmp_path, *options, *budget, *script, patience_s=220)
