@@ -48,7 +48,7 @@ def provide_environment(
         if beside is not None:
             packages = Path("lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
             (folder / packages / "beside.pth").write_text(f"{Path(beside) / packages}\n")
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
         installed = subprocess.run(
             [*pip, "-r", str(requirements)],
             capture_output=True,
