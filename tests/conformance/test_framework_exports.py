@@ -59,10 +59,28 @@ def train(
     return json.loads(line.partition("REPORT ")[2])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def as_it_stands() -> Callable[[str], dict[str, Any]]:
-    """Give what a framework does without any strategy; each is started once."""
-    return functools.cache(lambda name: train(sys.executable, name, None, os.environ))
+    """Give what a framework does without any strategy."""
+    return functools.partial(train, sys.executable, file=None, environment=os.environ)
+
+
+@pytest.fixture
+def check_runtime(advise, clean_environment, tmp_path) -> Callable[[str, dict[str, Any]], None]:
+    """Have the runtime do what a framework has no settings for."""
+
+    def check(name: str, plain: dict[str, Any]) -> None:
+        changes = {"nccl_comm_num": 2, "fuse_grad_size_in_MB": 0.5, "num_threads": 2}
+        for format_name in ("json", "runtime"):
+            file = export(*advise(changes), format_name)
+            (tmp_path / file.filename).write_bytes(file.data)
+        archive = (str(tmp_path / "fleet_advisor_runtime.pyz"),)
+        report = train(sys.executable, name, None, {**clean_environment, "STEPS": "24"}, archive)
+        assert max(report["buckets"]) <= 2**19 + LAYER < max(plain["buckets"])
+        assert report["hook"] != plain["hook"]
+        assert report["threads"] == 2
+
+    return check
 
 
 def train_under(advise: Callable, name: str, changes: Mapping[str, Value], folder: Path, python: str = sys.executable,
@@ -75,7 +93,9 @@ def train_under(advise: Callable, name: str, changes: Mapping[str, Value], folde
     return train(python, name, folder / file.filename, environment)
 
 
-def test_trainer_does_what_its_arguments_say(advise, as_it_stands, clean_environment, tmp_path) -> None:
+def test_trainer_does_what_its_arguments_say_and_the_runtime_the_rest(
+    advise, as_it_stands, check_runtime, clean_environment, tmp_path
+) -> None:
     plain = as_it_stands("trainer")
     assert (plain["fused"], plain["forwards_per_step"], plain["workers"]) == (True, 1, [0, None])
     changes = {
@@ -90,9 +110,12 @@ def test_trainer_does_what_its_arguments_say(advise, as_it_stands, clean_environ
     assert report["forwards_per_step"] == 2
     assert (plain["dtypes"], report["dtypes"]) == (["float32"], ["bfloat16"])
     assert (report["fused"], report["workers"]) == (False, [1, 3])
+    check_runtime("trainer", plain)
 
 
-def test_accelerate_does_what_its_arguments_say(advise, as_it_stands, clean_environment, tmp_path) -> None:
+def test_accelerate_does_what_its_arguments_say_and_the_runtime_the_rest(
+    advise, as_it_stands, check_runtime, clean_environment, tmp_path
+) -> None:
     plain = as_it_stands("accelerate")
     assert plain["hook"] == ""
     changes = {**COMMON, "fp16_allreduce": True}
@@ -101,9 +124,12 @@ def test_accelerate_does_what_its_arguments_say(advise, as_it_stands, clean_envi
     assert report["forwards_per_step"] == 2
     assert (plain["dtypes"], report["dtypes"]) == (["float32"], ["bfloat16"])
     assert "fp16_compress_hook" in report["hook"]
+    check_runtime("accelerate", plain)
 
 
-def test_lightning_does_what_its_arguments_say(advise, as_it_stands, clean_environment, tmp_path) -> None:
+def test_lightning_does_what_its_arguments_say_and_the_runtime_the_rest(
+    advise, as_it_stands, check_runtime, clean_environment, tmp_path
+) -> None:
     plain = as_it_stands("lightning")
     changes = {**COMMON, "last_comm_group_size_MB": 0.25}
     report = train_under(advise, "lightning", changes, tmp_path, environment=clean_environment)
@@ -111,22 +137,7 @@ def test_lightning_does_what_its_arguments_say(advise, as_it_stands, clean_envir
     assert report["buckets"][0] < report["buckets"][1], "the first bucket has a size of its own"
     assert report["forwards_per_step"] == 2
     assert (plain["dtypes"], report["dtypes"]) == (["float32"], ["bfloat16"])
-
-
-@pytest.mark.parametrize("name", ["trainer", "accelerate", "lightning"])
-def test_the_runtime_does_what_a_framework_has_no_settings_for(
-    name: str, advise, as_it_stands, clean_environment, tmp_path
-) -> None:
-    for format_name in ("json", "runtime"):
-        file = export(
-            *advise({"nccl_comm_num": 2, "fuse_grad_size_in_MB": 0.5, "num_threads": 2}), format_name
-        )
-        (tmp_path / file.filename).write_bytes(file.data)
-    archive = (str(tmp_path / "fleet_advisor_runtime.pyz"),)
-    report = train(sys.executable, name, None, {**clean_environment, "STEPS": "24"}, archive)
-    assert max(report["buckets"]) <= 2**19 + LAYER < max(as_it_stands(name)["buckets"])
-    assert report["hook"] != as_it_stands(name)["hook"]
-    assert report["threads"] == 2
+    check_runtime("lightning", plain)
 
 
 def test_deepspeed_does_what_its_configuration_says(

@@ -4,9 +4,8 @@ Every field is put into a strategy alone (with the switch it belongs to), and bo
 Fields that need GPUs to be seen are held to nothing.
 """
 
-import functools
+import itertools
 import json
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,9 +18,9 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.paddle import VERSIONS, Reach, reach_of
 
-pytestmark = pytest.mark.conformance
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(900)]
 INSPECTOR = Path(__file__).with_name("inspect_paddle.py")
-TIMEOUT_S = 240
+TIMEOUT_S = 400
 ALONE = "without_graph_optimization: false\n"
 LOCAL, ADAPTIVE = f"{ALONE}localsgd: true\n", f"{ALONE}adaptive_localsgd: true\n"
 BESIDE = {
@@ -48,6 +47,16 @@ UNSEEN = {
     "amp_init_loss_scaling",
 }  # fmt: skip
 """Fields whose effect is on GPUs, in the executor or in other models: read in Paddle's sources."""
+CHANGES: dict[str, dict[str, Value]] = {
+    "as it stands": {},
+    "buckets": {"fuse_grad_size_in_MB": 1.0, "last_comm_group_size_MB": 1.0},
+    "alone": {"fuse_all_reduce_ops": False},
+    "layers": {"fuse_grad_size_in_TFLOPS": 2.0, "fuse_grad_size_in_MB": 64.0},
+    "layers only": {"fuse_grad_size_in_TFLOPS": 1.0},
+    "layers without fusion": {"fuse_grad_size_in_TFLOPS": 2.0, "fuse_all_reduce_ops": False},
+    "merged": {"gradient_merge": True, "gradient_merge_k_steps": 4},
+}
+"""What is advised and exported."""
 
 
 def inspect(
@@ -101,44 +110,75 @@ def choose_value(knob: str) -> Value:
     return VALUES.get(knob, 20)
 
 
-@pytest.fixture(scope="module")
-def seen(
-    paddle_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Mapping[str, tuple[Any, Any]]]:
-    """Give what a version makes of each field: (with it, the control without it), each (static, dynamic)."""
+Seen = Mapping[str, tuple[dict[str, Any], dict[str, Any]]]
+"""By a file's name, what the static program and the two ranks of the dynamic graph made of it."""
 
-    @functools.cache
-    def look(version: str) -> Mapping[str, tuple[Any, Any]]:
-        folder = tmp_path_factory.mktemp(f"paddle-{version}")
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("FLAGS_", "PADDLE_", "OMP_"))
+
+def write_fields(version: str, folder: Path) -> list[Path]:
+    """Each field in a file of its own, and beside it the control without it."""
+    texts = {}
+    for knob in list_fields(version):
+        texts[knob] = BESIDE.get(knob, "") + spell(knob, choose_value(knob))
+        texts[f"{knob} control"] = BESIDE.get(knob, "") or "a_sync: false\n"
+    for name, text in texts.items():
+        (folder / f"{name}.prototxt").write_text(text)
+    return [folder / f"{name}.prototxt" for name in texts]
+
+
+def list_fields(version: str) -> list[str]:
+    return [
+        name for name in CATALOGUE
+        if reach_of(name, version) is not Reach.ABSENT and name not in {"auto", "a_sync"}
+    ]  # fmt: skip
+
+
+def write_exports(version: str, folder: Path, advise: Callable) -> dict[str, list[Path]]:
+    """The advised changes as each of the two formats gives them."""
+    changes = CHANGES | ({"local": {"localsgd": True, "localsgd_k_steps": 4}} if version == "2.6.2" else {})
+    written: dict[str, list[Path]] = {"paddle": [], "paddle-python": []}
+    for label, changed in changes.items():
+        advice, job = advise(changed)
+        # The inspector's static model: 10 gradients.
+        known = {
+            "parameter_tensors": 10,
+            "gradient_bytes": 5 * 2**20,
+            "layers": 5,
+            "optimizers": ("Momentum",),
         }
-        knobs = [
-            name for name in CATALOGUE
-            if reach_of(name, version) is not Reach.ABSENT and name not in {"auto", "a_sync"}
-        ]  # fmt: skip
-        texts = {}
-        for knob in knobs:
-            texts[knob] = BESIDE.get(knob, "") + spell(knob, choose_value(knob))
-            texts[f"{knob} control"] = BESIDE.get(knob, "") or "a_sync: false\n"
-        paths = []
-        for name, text in texts.items():
-            paths.append(folder / f"{name.replace(' ', '-')}.prototxt")
-            paths[-1].write_text(text)
-        python = paddle_python(version)
-        both = [inspect(python, mode, paths, folder, environment) for mode in ("static", "dynamic")]
-        by_name = dict(zip(texts, zip(*both, strict=True), strict=True))
-        return {knob: (by_name[knob], by_name[f"{knob} control"]) for knob in knobs}
-
-    return look
+        facts = job.facts.model_copy(update=known)
+        for name, paths in written.items():
+            file = export(advice, job.model_copy(update={"facts": facts}), name, version)
+            paths.append(folder / f"{label}{Path(file.filename).suffix}")
+            paths[-1].write_text(file.content)
+    return written
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_field_reaches_as_far_as_we_say(version: str, seen) -> None:
+def test_fields_and_exports_do_what_we_say_in_programs_and_ranks(
+    version: str, advise, paddle_python, clean_environment, tmp_path: Path
+) -> None:
+    """All files of a version at once: Paddle is started twice for them."""
+    exports = write_exports(version, tmp_path, advise)
+    paths = [*write_fields(version, tmp_path), *itertools.chain(*exports.values())]
+    both = [
+        inspect(paddle_python(version), mode, paths, tmp_path, clean_environment)
+        for mode in ("static", "dynamic")
+    ]
+    seen: Seen = dict(zip([path.name for path in paths], zip(*both, strict=True), strict=True))
+    check_reach(version, seen)
+    check_harmful(version, seen)
+    if version == "2.6.2":
+        check_loss_scale(seen)
+    for written in exports.values():
+        check_export(version, {path.stem: seen[path.name] for path in written})
+
+
+def check_reach(version: str, seen: Seen) -> None:
+    """Every field reaches as far as we say."""
     wrong = {}
-    for knob, ((static, dynamic), (static_control, dynamic_control)) in seen(version).items():
+    for knob in list_fields(version):
+        static, dynamic = seen[f"{knob}.prototxt"]
+        static_control, dynamic_control = seen[f"{knob} control.prototxt"]
         acts = (static != static_control, dynamic != dynamic_control)
         claimed = {
             Reach.STATIC: (True, False), Reach.DYNAMIC: (False, True), Reach.UNREAD: (False, False),
@@ -150,60 +190,33 @@ def test_every_field_reaches_as_far_as_we_say(version: str, seen) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_what_we_call_harmful_is(version: str, seen) -> None:
-    static, control = (found[0]["operators"] for found in seen(version)["fp16_allreduce"])
-    assert control["all_reduce"] == 2
-    assert "all_reduce" not in static, "gradients are cast and reduced by nobody"
+def check_harmful(version: str, seen: Seen) -> None:
+    """What we call harmful is."""
+    assert seen["fp16_allreduce control.prototxt"][0]["operators"]["all_reduce"] == 2
+    found = seen["fp16_allreduce.prototxt"][0]["operators"]
+    assert "all_reduce" not in found, "gradients are cast and reduced by nobody"
     for knob in ("localsgd", "adaptive_localsgd"):
-        found = seen(version)[knob][0][0]
+        found = seen[f"{knob}.prototxt"][0]
         assert ("error" in found) == (version == "3.3.1"), found
 
 
-def test_the_loss_scale_is_the_programs(seen) -> None:
-    """Of 2.6.2: 3.3.1 builds no static program with amp. In the dynamic graph fleet hands both to its GradScaler."""
-    (static, _), (control, _) = seen("2.6.2")["amp_dynamic_loss_scaling"]
-    assert "update_loss_scaling" in control["operators"]
-    assert "update_loss_scaling" not in static["operators"]
-    (first, _), (usual, _) = seen("2.6.2")["amp_init_loss_scaling"]
-    assert any("1024" in str(constant) for constant in first["constants"])
-    assert any("32768" in str(constant) for constant in usual["constants"])
+def check_loss_scale(seen: Seen) -> None:
+    """It is the program's in 2.6.2: 3.3.1 builds no static program with amp, and in the dynamic graph fleet hands both
+    to its GradScaler.
+    """
+    scaled, fixed = (
+        seen[f"amp_dynamic_loss_scaling{which}.prototxt"][0]["operators"] for which in (" control", "")
+    )
+    assert "update_loss_scaling" in scaled
+    assert "update_loss_scaling" not in fixed
+    for which, scale in (("", "1024"), (" control", "32768")):
+        constants = seen[f"amp_init_loss_scaling{which}.prototxt"][0]["constants"]
+        assert any(scale in str(constant) for constant in constants)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["paddle", "paddle-python"])
-def test_exported_buckets_and_merges_are_those_of_the_program_and_of_the_ranks(
-    name: str, version: str, advise, paddle_python, clean_environment, tmp_path
-) -> None:
-    changes: dict[str, dict[str, Value]] = {
-        "as it stands": {},
-        "buckets": {"fuse_grad_size_in_MB": 1.0, "last_comm_group_size_MB": 1.0},
-        "alone": {"fuse_all_reduce_ops": False},
-        "layers": {"fuse_grad_size_in_TFLOPS": 2.0, "fuse_grad_size_in_MB": 64.0},
-        "layers only": {"fuse_grad_size_in_TFLOPS": 1.0},
-        "layers without fusion": {"fuse_grad_size_in_TFLOPS": 2.0, "fuse_all_reduce_ops": False},
-        "merged": {"gradient_merge": True, "gradient_merge_k_steps": 4},
-    }
-    if version == "2.6.2":
-        changes["local"] = {"localsgd": True, "localsgd_k_steps": 4}
-    paths = []
-    for label, changed in changes.items():
-        advice, job = advise(changed)
-        # The inspector's static model: 10 gradients.
-        facts = job.facts.model_copy(
-            update={
-                "parameter_tensors": 10,
-                "gradient_bytes": 5 * 2**20,
-                "layers": 5,
-                "optimizers": ("Momentum",),
-            }
-        )
-        file = export(advice, job.model_copy(update={"facts": facts}), name, version)
-        paths.append(tmp_path / f"{label.replace(' ', '-')}-{file.filename}")
-        paths[-1].write_text(file.content)
-    python = paddle_python(version)
-    static = dict(zip(changes, inspect(python, "static", paths, tmp_path, clean_environment), strict=True))
-    dynamic = dict(zip(changes, inspect(python, "dynamic", paths, tmp_path, clean_environment), strict=True))
+def check_export(version: str, seen: Seen) -> None:
+    """Exported buckets and merges are those of the program and of the ranks."""
+    static, dynamic = ({label: found[mode] for label, found in seen.items()} for mode in (0, 1))
     reduced = {
         label: found["operators"]["all_reduce"] for label, found in static.items() if "operators" in found
     }

@@ -91,24 +91,16 @@ def test_a_strategy_is_in_force_in_ranks_without_the_package(
         "fuse_grad_size_in_MB": 0.6, "last_comm_group_size_MB": 0.25, "num_threads": 2,
         "num_iteration_per_drop_scope": 100,
     }  # fmt: skip
-    report = through(advise, changes, tmp_path, clean_environment)
+    arguments = (*STEPS, "--positional")
+    report = through(advise, changes, tmp_path, clean_environment, arguments=arguments)
     assert plain["buckets"] == [3 * LAYER, 3 * LAYER]
     assert report["buckets"] == [LAYER, 2 * LAYER, 2 * LAYER, LAYER]
     assert report["threads"] == 2
     assert report["collects_after"] != plain["collects_after"]
     assert report["sum"] == pytest.approx(plain["sum"], rel=1e-6)
     assert all(report["agreed"])
-    assert (report["argv"], report["folder"]) == (list(STEPS), str(SCRIPT.parent))
+    assert (report["argv"], report["folder"]) == (list(arguments), str(SCRIPT.parent))
     assert report["advisors"] == []
-
-
-def test_a_bundle_passes_arguments_through(advise, tmp_path, clean_environment) -> None:
-    arguments = (*STEPS, "--positional")
-    report = run_bundle(
-        advise, {"fuse_all_reduce_ops": False}, tmp_path, clean_environment, arguments=arguments
-    )
-    assert report["argv"] == list(arguments)
-    assert len(report["buckets"]) == 12
 
 
 @pytest.mark.parametrize("through", [run_bundle, run_in_place])
