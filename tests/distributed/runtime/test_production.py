@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .fake_agent import ABOUT_CPUS, BACKEND, DEVICE, HIDE_CARDS, SCRIPTS
+from .fake_agent import ABOUT_CPUS, BACKEND, DEVICE, HIDE_CARDS, SCRIPTS, launch
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -44,6 +44,12 @@ def run(
         pytest.fail(f"The training did not end; each rank's stacks after 90 s are in what it wrote:\n{wrote}")
 
 
+def train_as_it_is(folder: Path, *words: str) -> None:
+    """The same script without us."""
+    found = launch(folder, ["plain.py", *words], patched=False)
+    assert found.code == 0, found.log
+
+
 def settings(changes: dict[str, Any]) -> list[str]:
     return [word for knob, value in changes.items() for word in ("--set", f"{knob}={value}")]
 
@@ -53,12 +59,7 @@ def test_exact_strategy_is_in_force_and_the_training_is_the_same_bit_for_bit(tmp
     report = tmp_path / "report.json"
     steered = run(tmp_path, [*settings(EXACT), "--report", str(report)], [*train, "steered"])
     assert steered.returncode == 0, steered.stderr
-    plain = subprocess.run(
-        [str(Path(sys.executable).parent / "torchrun"), *train[1:], "plain"],
-        cwd=SCRIPTS, env={**os.environ, "OUT": str(tmp_path), "OMP_NUM_THREADS": "1"}, capture_output=True,
-        timeout=120, check=True,
-    )  # fmt: skip
-    assert plain.returncode == 0
+    train_as_it_is(tmp_path, "--steps", "140", "--name", "plain")
     found = json.loads(report.read_text())
     assert set(found["in_force"]) == set(EXACT), found["missing"]
     assert "4 of 4 advised settings are in force on every rank." in steered.stderr
@@ -76,9 +77,7 @@ def test_a_parameter_that_is_unused_later_is_told_and_no_bit_of_the_training_is_
     assert done.returncode == 0, done.stderr
     assert "  find_unused_parameters off: DDP searched no graph in 1" in done.stderr
     assert "on rank 1 branches.1.weight, branches.1.bias got no gradient in a step" in done.stderr
-    plain = [str(Path(sys.executable).parent / "torchrun"), *train[1:], "plain"]
-    variables = {**os.environ, "OUT": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    subprocess.run(plain, cwd=SCRIPTS, env=variables, capture_output=True, timeout=120, check=True)
+    train_as_it_is(tmp_path, *train[train.index("plain.py") + 1 :], "plain")
     for rank in range(2):
         for what in ("losses", "final"):
             both = [(tmp_path / f"{name}.{what}.{rank}").read_text() for name in ("off", "plain")]
@@ -171,13 +170,12 @@ def test_training_that_tunes_itself_goes_on_faster_and_is_the_same_bit_for_bit(t
     train, slow = [*TORCHRUN, "plain.py", "--steps"], ["--sleep", "0.02", "--slow-collector"]
     output = tmp_path / "online.json"
     options = ["--tune", "--leave", "num_threads", "--minutes", "0.3", "--output", str(output)]
-    tuned = run(tmp_path, options, [*train, "2000", *slow, "--name", "tuned"])
+    tuned = run(tmp_path, options, [*train, "1300", *slow, "--name", "tuned"])
     assert tuned.returncode == 0, tuned.stderr
     found = json.loads(output.read_text())
     assert found["changes"].get("num_iteration_per_drop_scope", 1) > 1, (found["headline"], tuned.stderr)
     assert found["gain"]["low"] > 1.2
-    plain = run(tmp_path, ["--set", "num_iteration_per_drop_scope=30"], [*train, "2000", "--name", "plain"])
-    assert plain.returncode == 0, plain.stderr
+    train_as_it_is(tmp_path, "--steps", "1300", "--name", "plain")
     for rank in range(2):
         for what in ("losses", "final"):
             both = [(tmp_path / f"{name}.{what}.{rank}").read_text() for name in ("tuned", "plain")]
