@@ -134,23 +134,26 @@ def plan_buckets(
     cuts = joined[_cut(edges[joined], ready[joined], link)].tolist()
     whole = float(edges[-1])
     single = [
-        (predict_exposed(gradients, link, (min(first, size), size)), size)
+        (_expose(edges, ready, link, (min(first, size), size)), size)
         for size in (whole / np.geomspace(1.0, MOST_GROUPS, _SIZES)).tolist()
         for first in (float(_FIRST_BYTES), whole)
     ]
     sizes = name_sizes(edges, cuts)
     return BucketPlan(
         sizes_mb=sizes,
-        now_s=predict_exposed(gradients, link, now_bytes),
+        now_s=_expose(edges, ready, link, now_bytes),
         single_s=min(single)[0],
         single_mb=min(single)[1] / MIB,
-        planned_s=predict_exposed(gradients, link, [size * MIB for size in sizes]),
+        planned_s=_expose(edges, ready, link, [size * MIB for size in sizes]),
     )
 
 
 def predict_exposed(gradients: Sequence[GradientTiming], link: Link, caps: Sequence[float]) -> float:
     """Return what the reductions take beyond backward, in seconds, where DDP closes its buckets at so many bytes."""
-    edges, ready = _measure(gradients)
+    return _expose(*_measure(gradients), link, caps)
+
+
+def _expose(edges: Array, ready: Array, link: Link, caps: Sequence[float]) -> float:
     return end_of(_close(edges, caps), edges, ready, link) - float(ready[-1])
 
 
