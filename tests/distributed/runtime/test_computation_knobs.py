@@ -33,7 +33,7 @@ RUNS = {"conv": "--model conv --views", "unused": "--model mlp --find-unused"}
 
 
 def name_steps(run: str) -> list[str]:
-    return ["--name", run, "--steps", "40", *RUNS[run].split()]
+    return ["--name", run, "--steps", "50", *RUNS[run].split()]
 
 
 @pytest.fixture(scope="module")
