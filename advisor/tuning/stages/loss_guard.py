@@ -23,8 +23,8 @@ _LARGEST_SHARE = 0.25
 steps mean something. Without it a strategy that learns nothing would pass wherever little is learned meanwhile."""
 _MOST_STEPS = 300
 """Steps of a launch in which losses are compared, at most."""
-_OF_REST = 0.8
-"""Share of what is left that launches are planned with in which losses are compared."""
+_OF_REST = 0.6
+"""Share of what is left that launches with compared losses are planned with: they may take half as long again."""
 _POWER = 0.8
 """Probability with which the difference that the sentence names would have been seen."""
 
