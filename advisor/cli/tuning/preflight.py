@@ -82,7 +82,8 @@ def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
         raise CommandFailed(
             Exit.INVALID_SPEC,
             f"{command[0]} starts one rank only, so no gradients are exchanged and there is nothing to tune.",
-            f"Start at least two: advisor tune -- {command[0]} --nproc-per-node 2 {' '.join(launch.script)}",
+            f"Start at least two: advisor tune -- {command[0]} --nproc-per-node 2 {' '.join(launch.script)}"
+            + (". One rank's own options are tuned with --kind command." if spec.workload.own else ""),
         )
     _refuse_without_torch(spec, launch, path)
 
