@@ -23,7 +23,7 @@ MISSING = [name for name in NEEDED if shutil.which(name) is None]
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.testbed,
-    pytest.mark.calm,  # beside three others Slurm did not start a job within four minutes
+    pytest.mark.alone,  # beside another file Slurm did not start a job within four minutes
     pytest.mark.timeout(900),
     requires_testbed,
     pytest.mark.skipif(
