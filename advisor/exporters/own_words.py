@@ -32,6 +32,8 @@ _FOR_PADDLE = frozenset({"FLAGS_fraction_of_gpu_memory_to_use"})
 """Variables that do nothing in PyTorch."""
 _MOST_WORDS = 120
 """Longer instructions stand in the exported files."""
+_OF_DDP = ("batched_grad_copy", "find_unused_parameters")
+"""Arguments of DistributedDataParallel that have the knob's name."""
 _ACCUMULATION = frozenset({"gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg"})
 
 
@@ -149,6 +151,8 @@ def _script(names: Iterable[str], values: Mapping[str, Value], job: Job) -> list
         elif name == "num_iteration_per_drop_scope" and value != 1:
             where = f"before the loop, and gc.collect() after every {value} steps"
             lines.append(OwnLine(text="gc.freeze(); gc.disable()", where=where, knobs=(name,)))
+        elif name in ours & set(_OF_DDP):
+            lines.append(OwnLine(text=f"DDP(…, {name}={value})", knobs=(name,)))
         elif name == "fuse_all_optimizer_ops":
             lines.append(OwnLine(text=f"optimizer(…, fused={value})", knobs=(name,)))
         elif name == "cudnn_exhaustive_search":
@@ -171,6 +175,6 @@ def _backend(job: Job) -> str:
 
 
 def _reaches(job: Job, *version: int) -> bool:
-    """Whether the training's torch is of that version or later; True where nobody knows it."""
+    """Whether the training's torch is of that version or later; True where the job does not hold its version."""
     found = re.match(r"(\d+)\.(\d+)", job.facts.torch_version if job.facts is not None else "")
     return found is None or tuple(map(int, found.groups())) >= version

@@ -1,4 +1,4 @@
-"""When gradients become ready and what an allreduce costs, for whoever chooses buckets without measuring them."""
+"""The export `timings`: a compiler's bucketing pass reads when gradients become ready and what an allreduce costs."""
 
 import json
 

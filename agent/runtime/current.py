@@ -53,7 +53,7 @@ class Signals(Protocol):
 
 current_runtime: Optional[Signals] = None
 after_backward: List[Callable[[], None]] = []
-"""What watches every outermost backward pass that came to its end, whoever decides what is in force."""
+"""Called after every outermost backward pass, in a trial and under `advisor run` alike."""
 own_values: Dict[str, Any] = {}
 """What `fleet_advisor.knob` answers for the knobs that change between two steps."""
 own_defaults: Dict[str, Any] = {}

@@ -77,8 +77,8 @@ class OwnKnobOptions:
         bool | None,
         typer.Option(
             "--inherited",
-            help="Race away what this command's environment hands down and trainings start without: "
-            "CUDA_LAUNCH_BLOCKING, OMP_…, tuning of NCCL's and the like (`advisor doctor` lists them). A launch each.",
+            help="Measure the training without each variable of your environment that bears on its speed, such as "
+            "CUDA_LAUNCH_BLOCKING, OMP_… or NCCL's (`advisor doctor` lists them). A launch each.",
             rich_help_panel=SEARCH,
         ),
         Fills("workload.own", read=lambda typed: race_away(os.environ) if typed else []),

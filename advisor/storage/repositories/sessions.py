@@ -111,8 +111,8 @@ class Sessions:
     def note_trouble(self, session_id: str, generation: int, code: str, sentence: str, fatal: bool) -> bool:
         """Keep a live session's first trouble; its sentence becomes the session's reason.
 
-        One that was asked to end has none: what its nodes say then followed from that, whoever says it first. That a
-        launch failed may follow from another trouble, and gives way to it.
+        A session that the server asked to end takes no trouble: its nodes then report what the end did to them. A
+        failed launch may follow from another node's trouble, which takes its place.
         """
         query = (
             update(SessionRow)

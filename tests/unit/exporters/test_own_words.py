@@ -45,6 +45,7 @@ def test_every_knob_that_is_varied_has_a_word_of_pytorchs() -> None:
         ({"loader_num_workers": 2}, "DataLoader(…, num_workers=2)"),
         ({"fp16_allreduce": True}, "ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)"),
         ({"fuse_all_optimizer_ops": True}, "optimizer(…, fused=True)"),
+        ({"batched_grad_copy": True}, "DDP(…, batched_grad_copy=True)"),
     ],
 )
 def test_a_change_is_written_in_the_frameworks_own_words(advise, changes, line: str) -> None:

@@ -51,7 +51,7 @@ class UnusedWatch:
         """That reduced, and those in which some parameter got no gradient."""
 
     def begin(self, ddp: Any) -> None:
-        """From here on, whoever decides what is in force. Call between steps, on every rank alike."""
+        """Watch from here on, in trials and under `advisor run`. Every rank calls it between the same two steps."""
         self._is_due = self._has_come = self._accumulates = False
         self._late = []
         self._hook = ddp.register_forward_hook(self._note_forward, prepend=True)
