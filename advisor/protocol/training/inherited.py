@@ -35,7 +35,7 @@ _KNOWN: tuple[tuple[str, str, bool], ...] = (
     (r"PYTORCH_(CUDA_)?ALLOC_CONF", "Torch keeps GPU memory in another way than its own.", True),
     (
         r"(OMP|KMP|GOMP)_\w+|MKL_(NUM_THREADS|DYNAMIC|DOMAIN_NUM_THREADS)",
-        "It counts, binds or stops the threads of processors otherwise than they would by themselves.",
+        "It sets how many CPU threads a rank starts, where they run, or how long they wait.",
         True,
     ),
     (

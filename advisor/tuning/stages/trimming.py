@@ -66,10 +66,9 @@ class Removal:
     @property
     def is_open(self) -> bool:
         """Whether another race could still tell."""
-        if self.brings is None:
-            return len(self.comparisons) < _MOST_RACES
-        undecided = self.brings.low <= self.negligible <= self.brings.high
-        return undecided and not self.is_taken_back and len(self.comparisons) < _MOST_RACES
+        if self.is_taken_back or len(self.comparisons) >= _MOST_RACES:
+            return False
+        return self.brings is None or self.brings.low <= self.negligible <= self.brings.high
 
 
 @dataclass(frozen=True)
@@ -97,10 +96,11 @@ def trim(record: Record, space: Space, winner: Candidate | None) -> Trimming | N
     gone = {name for removal in removals if removal.is_taken_back for name in removal.knobs}
     left = winner.changes
     if gone:
-        # Someone has to stay: of knobs that none is shown to help, the one that may bring most.
+        # Someone has to stay: of knobs that none is shown to help, the one that may bring most; also where what is
+        # left has failed, or was given up as slow.
         smaller: Changes | None = take_back(space.composer, winner.changes, gone)
         spared = sorted((r for r in removals if r.is_taken_back), key=_promise)
-        while smaller is None and spared:
+        while spared and (smaller is None or record.has_failed_anywhere(smaller)):
             gone -= set(spared.pop(0).knobs)
             smaller = take_back(space.composer, winner.changes, gone) if gone else winner.changes
         left = smaller if smaller is not None else winner.changes

@@ -132,6 +132,31 @@ def test_the_same_plan_in_force_without_a_knob_takes_it_back_at_once() -> None:
     )
 
     assert decide(raced).winner == SIZE
+    assert [removal.is_open for removal in decide(raced).removals] == [False], "it need not race again"
+
+
+def test_what_was_given_up_in_the_search_is_not_what_the_trimming_leaves() -> None:
+    """Size and garbage collection bring nothing; the search gave the threads up without them."""
+    winner: dict[str, Value] = {**WINNER, "num_iteration_per_drop_scope": 30}
+    job = make_job(make_spec(budget=Budget(max_trials=6, max_seconds=1000)))
+    raced = Raced(job, 0.002).launch().race(BASE)
+    raced.race(BASE, (Purpose.SEARCH, winner, 0.2), (Purpose.SEARCH, THREADS, 0.1))
+    raced.close(Purpose.SEARCH, THREADS, Outcome.PRUNED)
+    raced.race(
+        (Purpose.REVERT, winner, 0.2),
+        (Purpose.REVERT, {n: v for n, v in winner.items() if n not in SIZE}, 0.2),
+        (Purpose.REVERT, WINNER, 0.2),
+        (Purpose.REVERT, {n: v for n, v in winner.items() if n not in THREADS}, 0.0),
+    )
+    state = look(raced.record)
+    assert state is not None
+    found = trim(
+        raced.record, state.space, Candidate(Purpose.CONFIRM, Changes(winner), "The search's choice.")
+    )
+
+    assert found is not None
+    assert len(found.winner) == 2
+    assert THREADS.items() < found.winner.items()
 
 
 def test_a_part_that_is_the_same_as_another_part_stands_or_falls_with_it() -> None:
