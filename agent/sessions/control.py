@@ -206,6 +206,7 @@ def parse_result(raw: Mapping[str, Any]) -> BlockResult:
         no_effect=_clean(result.no_effect),
         relaunch_needed=_shorten(result.relaunch_needed),
         drifted=_shorten(result.drifted),
+        bits_differ=_shorten(result.bits_differ),
     )
 
 

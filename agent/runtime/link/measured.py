@@ -221,5 +221,10 @@ class BlockResult:
     """Block of the arm that turned out to be the same plan in force; this one was not timed then."""
     drifted: str = ""
     """Sentence when the ranks' parameters were equal before the race and not after it: nothing of it counts."""
+    bit_steps: int = 0
+    """Steps from one state after which parameters, buffers and optimizer states were bit for bit the first arm's on
+    every rank (`RaceRules.bit_check_steps`); 0 where they were not, or nothing was checked."""
+    bits_differ: str = ""
+    """Sentence why a check that was asked for found no such equality."""
     calibration: Optional[Calibration] = None
     """What a calibrating block measured besides."""

@@ -36,6 +36,7 @@ from .loader_source import (
     observe_settings,
 )
 from .prefetched import Prefetched
+from .random_numbers import HostRandomNumbers
 
 MOST_TAPED_BYTES = 256 * 2**20
 """Host memory of one loader's batches that are kept to be read again."""
@@ -93,6 +94,14 @@ class Reading:
         self.unknown = explain_unknown_loader(loader) or ""
         if self.unknown:
             return iterate(loader)
+        before = HostRandomNumbers() if self._replays else None
+        try:
+            return self._start_epoch(loader, iterate)
+        finally:
+            if before is not None:
+                before.restore()
+
+    def _start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
         own = observe_settings(loader)
         settings = self._resolve(own)
         if (settings == own and self.multiple == 1) or explain_no_exchange(loader) is not None:
@@ -132,7 +141,13 @@ class Reading:
         if feed is None:
             return read_next(iterator)
         # Also during a replay: the script's workers keep their pace, and its epochs their length on every rank.
-        batch = feed.read(iterator, read_next)
+        before = HostRandomNumbers() if self._replays else None
+        try:
+            batch = feed.read(iterator, read_next)
+        finally:
+            if before is not None:
+                # An epoch may begin in one replay and in no other: what it draws is not to be missing in the model.
+                before.restore()
         if self._replays:
             # Epochs come and go: the loader stays, and a script that keeps only its iterator has one epoch.
             source = iterator if feed.loader is None else feed.loader

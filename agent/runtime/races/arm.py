@@ -57,6 +57,9 @@ class Arm:
     same_as: str = ""
     """Block of the arm whose strategy turned out to be in force here too."""
     relaunch_needed: str = ""
+    bit_steps: int = 0
+    """Steps after which every bit was the first arm's on all ranks."""
+    bits_differ: str = ""
 
     @property
     def races(self) -> bool:
@@ -159,6 +162,8 @@ class Arm:
             "given_up": self.given_up,
             "same_as": self.same_as,
             "relaunch_needed": self.relaunch_needed,
+            "bit_steps": self.bit_steps,
+            "bits_differ": self.bits_differ,
             "peak_memory_bytes": 0,
             "bucket_bytes": [],
             "consumed": {},

@@ -49,6 +49,9 @@ class RaceRules:
     loss_check_offset: int = 0
     """So many of the script's next batches come at the end of their epoch instead, so that a launch's loss check has
     other batches than the launches before. The same for every arm of the race."""
+    bit_check_steps: int = 0
+    """Before the timed steps: so many steps of each arm from the same state, with the same batches and random numbers,
+    after which the whole state is held against the first arm's, bit for bit. 0 checks nothing."""
     calibrate: bool = False
     """Also measure links, gradients and the gradient's noise after the timed steps."""
 

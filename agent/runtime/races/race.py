@@ -20,6 +20,7 @@ from ..link.measured import BlockResult
 from ..observe.memory import count_free_bytes, reset_peak
 from ..observe.recorder import StepMarks, read_losses
 from .arm import Arm
+from .bit_check import check_bits
 from .judge import (
     LONG_CYCLE,
     MOVED_SENTENCE,
@@ -123,6 +124,11 @@ class Race:
         self._prepare()
         for arm in self.arms:
             yield from self._enter(arm)
+        if self._order.rules.bit_check_steps:
+            yield from check_bits(
+                self._parts, self.arms, self._switch_to, self._order.rules.bit_check_steps, self._snapshot
+            )
+            self.disturbed = self._needs_lead_in = True
         course = self._agree(self._judge.plan)
         self._parts.enter(beat.TIMING)
         self._parts.recorder.start()

@@ -61,6 +61,8 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Bl
         given_up=first["given_up"],
         same_as=first["same_as"],
         relaunch_needed=first["relaunch_needed"],
+        bit_steps=first["bit_steps"],
+        bits_differ=first["bits_differ"],
         calibration=merge_calibrations([payload.get("calibration") for payload in payloads]),
     )
 

@@ -23,17 +23,17 @@ class TrainingSnapshot:
 
     def __init__(self, training: Training) -> None:
         with torch.no_grad():
-            self._tensors = [(tensor, _save(tensor)) for tensor in _list_tensors(training)]
+            self._tensors = [(tensor, save(tensor)) for tensor in list_tensors(training)]
             self._states: List[Tuple[Any, Dict[Any, Any]]] = []
             self._groups: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
             for optimizer in training.optimizers:
                 saved = {
-                    key: {name: _save(value) for name, value in state.items()}
-                    for key, state in _list_states(optimizer)
+                    key: {name: save(value) for name, value in state.items()}
+                    for key, state in list_states(optimizer)
                 }
                 self._states.append((optimizer, saved))
                 for group in optimizer.param_groups:
-                    numbers = {name: _save(value) for name, value in group.items() if _is_number(value)}
+                    numbers = {name: save(value) for name, value in group.items() if is_number(value)}
                     self._groups.append((group, numbers))
             self._scalers = [(scaler, scaler.state_dict()) for scaler in training.precision.scalers]
             self._random = RandomNumbers(
@@ -49,15 +49,15 @@ class TrainingSnapshot:
             for tensor, saved in self._tensors:
                 tensor.data.copy_(saved)
             for optimizer, states in self._states:
-                for key, current in _list_states(optimizer):
+                for key, current in list_states(optimizer):
                     if key not in states:
                         del optimizer.state[key]
                         continue
                     for name in [name for name in current if name not in states[key]]:
                         del current[name]
-                    _put_back(current, states[key])
+                    put_back(current, states[key])
             for group, numbers in self._groups:
-                _put_back(group, numbers)
+                put_back(group, numbers)
             for scaler, state in self._scalers:
                 scaler.load_state_dict(state)
             self._random.restore()
@@ -87,12 +87,12 @@ def explain_no_snapshot(training: Training, local_world_size: int, free_bytes: i
 def count_snapshot_bytes(training: Training) -> int:
     """Bytes of host memory that this rank's snapshot takes."""
     states = [
-        _local(value)
+        read_local(value)
         for optimizer in training.optimizers
-        for _, state in _list_states(optimizer)
+        for _, state in list_states(optimizer)
         for value in state.values()
     ]
-    tensors = [*_list_tensors(training), *(value for value in states if isinstance(value, torch.Tensor))]
+    tensors = [*list_tensors(training), *(value for value in states if isinstance(value, torch.Tensor))]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -109,13 +109,13 @@ class RandomNumbers:
             torch.cuda.set_rng_state(state, device)
 
 
-def _list_tensors(training: Training) -> List[torch.Tensor]:
+def list_tensors(training: Training) -> List[torch.Tensor]:
     """Every tensor that training writes, once: also parameters that an optimizer has and no model."""
     modules = [*training.replicas, *training.sharded, *training.known, *_find_averaged_models()]
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
     tensors += [parameter for group in groups for parameter in group["params"]]
-    return [_local(tensor) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
+    return [read_local(tensor) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
 
 
 def _find_averaged_models() -> List[Any]:
@@ -123,32 +123,32 @@ def _find_averaged_models() -> List[Any]:
     return [item for item in gc.get_objects() if issubclass(type(item), AveragedModel)]
 
 
-def _list_states(optimizer: Any) -> List[Tuple[Any, Dict[str, Any]]]:
+def list_states(optimizer: Any) -> List[Tuple[Any, Dict[str, Any]]]:
     return [(key, state) for key, state in list(optimizer.state.items()) if isinstance(state, dict)]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Learning rates and the like may be numbers, tensors or tuples; flags belong to the levers."""
     if isinstance(value, tuple):
-        return all(_is_number(item) for item in value)
+        return all(is_number(item) for item in value)
     return isinstance(value, (int, float, torch.Tensor)) and not isinstance(value, bool)
 
 
-def _put_back(current: Dict[str, Any], saved: Dict[str, Any]) -> None:
+def put_back(current: Dict[str, Any], saved: Dict[str, Any]) -> None:
     for name, value in saved.items():
-        present = _local(current.get(name))
+        present = read_local(current.get(name))
         if isinstance(present, torch.Tensor) and isinstance(value, torch.Tensor):
             present.copy_(value)
         else:
             current[name] = copy.deepcopy(value)
 
 
-def _save(value: Any) -> Any:
+def save(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return _local(value).detach().to("cpu", copy=True)
+        return read_local(value).detach().to("cpu", copy=True)
     return copy.deepcopy(value)
 
 
-def _local(value: Any) -> Any:
+def read_local(value: Any) -> Any:
     """This rank's part of a sharded tensor (DTensor)."""
     return value.to_local() if hasattr(value, "to_local") else value

@@ -44,6 +44,8 @@ def make_payload(step_time_s: list[float], **fields: Any) -> dict[str, Any]:
         "given_up": False,
         "same_as": "",
         "relaunch_needed": "",
+        "bit_steps": 0,
+        "bits_differ": "",
     }
     payload.update(fields)
     return payload
