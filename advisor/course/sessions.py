@@ -14,6 +14,7 @@ _TELLING = (
     Outcome.HUNG,
     Outcome.CRASHED,
     Outcome.INEFFECTIVE,
+    Outcome.UNCERTIFIED,
     Outcome.PRUNED,
     Outcome.FINISHED,
     Outcome.CANCELLED,

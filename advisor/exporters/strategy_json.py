@@ -20,6 +20,7 @@ def export_json(advice: Advice, job: Job) -> Exported:
         gain=advice.gain,
         baseline_samples_per_s=advice.baseline_samples_per_s,
         allowed=advice.allowed,
+        certificate=advice.certificate,
         effect=job.spec.catalogue.effect_of(advice.changes),
         changes=advice.changes,
         strategy=advice.strategy,

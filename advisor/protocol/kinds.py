@@ -33,6 +33,21 @@ class Effect(StrEnum):
         return list(Effect).index(self)
 
 
+class Allow(StrEnum):
+    """What a job lets its advice change besides the speed; ordered from nothing at all to risky."""
+
+    BITWISE = "bitwise"
+    """Nothing: exact knobs, and of their strategies only those that left every bit of the training as it is."""
+    EXACT = "exact"
+    NUMERIC = "numeric"
+    CONVERGENCE = "convergence"
+
+    @property
+    def rank(self) -> int:
+        """That of the highest effect that is allowed."""
+        return 0 if self is Allow.BITWISE else Effect(self.value).rank
+
+
 class Switch(StrEnum):
     """When a new value can take effect."""
 

@@ -13,7 +13,7 @@ from advisor.cli.tuning.filled_options import SEARCH, TRAINED, WHERE, Fills, lis
 from advisor.cli.tuning.own_knob_options import OwnKnobOptions
 from advisor.protocol.asked.jobs import Priority
 from advisor.protocol.base import Value
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.nodes.cluster import read_label
@@ -103,10 +103,10 @@ class JobOptions:
         Fills("budget.max_seconds", unit=60.0),
     ] = None
     allow: Annotated[
-        Effect | None,
+        Allow | None,
         typer.Option(
-            help="What a change may cost besides nothing: exact keeps the mathematics, numeric may round "
-            "differently, convergence may change how the model learns.",
+            help="What a change may cost besides nothing: bitwise keeps every bit, which is checked; exact keeps the "
+            "mathematics, numeric may round differently, convergence may change how the model learns.",
             show_default="exact",
         ),
         Fills("allow"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.local.agents import training_environment
 from advisor.protocol.asked.jobs import JobSpec
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow
 from advisor.protocol.training.launch_command import (
     ForeignCommand,
     LaunchCommand,
@@ -141,7 +141,7 @@ def warn_of_stray_options(spec: JobSpec, flags: Collection[str]) -> str:
 
 def warn_of_undeclared(spec: JobSpec) -> str:
     """Return which knobs of the user's own can be measured and not advised, since nothing says what they change."""
-    if spec.allow is Effect.CONVERGENCE and spec.from_checkpoint:
+    if spec.allow is Allow.CONVERGENCE and spec.from_checkpoint:
         return ""
     names = [knob.name for knob in spec.workload.own if knob.effect is None]
     if not names:

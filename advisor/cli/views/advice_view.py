@@ -26,7 +26,7 @@ from advisor.cli.views.wording import (
 from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
 from advisor.protocol.answers.why import say_unmeasured
 from advisor.protocol.gains import End, Quality, spell_gain
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow
 
 
 def render_advice(
@@ -170,7 +170,7 @@ def _ladder(advice: Advice) -> RenderableType:
     return Group(*(_rung(rung, advice.allowed) for rung in advice.ladder))
 
 
-def _rung(rung: RungAdvice, allowed: Effect) -> RenderableType:
+def _rung(rung: RungAdvice, allowed: Allow) -> RenderableType:
     title = f"{rung.effect} ({EFFECT_WORDS[rung.effect]}): "
     if not rung.changes:
         return Text.assemble((title, "bold"), rung.sentence)

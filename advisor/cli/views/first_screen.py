@@ -237,6 +237,8 @@ def _say_effects(advice: Advice) -> str:
         for name in advice.changes
         if (effect := advice.catalogue[name].effect) is not Effect.EXACT
     }
+    if advice.certificate:
+        return advice.certificate
     if not inexact:
         return "All keep the mathematics exact."
     return " ".join(

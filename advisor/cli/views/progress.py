@@ -33,6 +33,7 @@ _FAULTS = {
     Outcome.HUNG: "hung",
     Outcome.CRASHED: "crashed",
     Outcome.DIVERGED: "diverged",
+    Outcome.UNCERTIFIED: "not bit for bit",
     Outcome.LOST: "was lost",
 }
 

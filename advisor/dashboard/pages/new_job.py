@@ -20,7 +20,7 @@ from advisor.dashboard.views.job.new_job import (
     write_yaml,
 )
 from advisor.errors import Forbidden, InvalidJob
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.protocol.views import AgentState
 from advisor.services.agents import view_agents
@@ -99,7 +99,7 @@ def build_new_job_routes(
             "yaml": write_yaml(spec) if spec is not None and plan is not None else "",
             "curl": write_curl(spec, server_url) if spec is not None and plan is not None else "",
             "kinds": list(WorkloadKind),
-            "rungs": list(Effect),
+            "rungs": list(Allow),
             "offered": list_offered(),
             "request_key": key,
         }

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import Verdict
 from advisor.protocol.asked.jobs import JobState, Stage
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.measured.trials import BlockState, Outcome, SessionState, Trial, TrialState
 from advisor.protocol.views import AgentState
 
@@ -49,6 +49,9 @@ _OUTCOMES = {
         "no effect",
         "What it set was in force already, or nothing acted on it: no failure.",
     ),
+    Outcome.UNCERTIFIED: Chip(
+        "muted", "approx", "not bit for bit", "The job advises only what leaves every bit as it is."
+    ),
     Outcome.PRUNED: Chip("muted", "minus", "pruned", "Stopped early: it was clearly slower."),
     Outcome.DIVERGED: Chip(
         "bad", "cross", "diverged", "More of its losses were not finite than of the baseline's."
@@ -74,6 +77,7 @@ _EFFECTS = {
     Effect.EXACT: Chip("muted", "equals", "exact", "The same mathematics."),
     Effect.NUMERIC: Chip("caution", "approx", "numeric", "Changes rounding."),
     Effect.CONVERGENCE: Chip("caution", "alert", "convergence", "Changes the optimisation."),
+    Allow.BITWISE: Chip("muted", "equals", "bitwise", "The same bits, which was checked."),
 }
 _AGENTS = {
     AgentState.IDLE: Chip("good", "check", "idle", "Waits for work."),

@@ -8,7 +8,7 @@ from pydantic import Field, computed_field
 from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.base import Message, Value
 from advisor.protocol.gains import Quality, describe_ratio, judge_quality
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.knobs.catalogue import Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import Phases
@@ -311,8 +311,11 @@ class Advice(Message):
     it breaks off by itself, its loss is not finite, its data are uneven."""
     smallest_gain: float | None = None
     """Smallest gain that this budget could find with 80 % power, as a fraction; None where that could not be told."""
-    allowed: Effect
+    allowed: Allow
     """The highest rung the job allows."""
+    certificate: str = ""
+    """Sentence: over how many steps and on how many ranks the advised strategy left every bit of the training as it
+    is. Empty unless the job allows nothing else and the verdict is change."""
     strategy: dict[str, Value]
     """A value for every knob: the advised strategy (the baseline unless the verdict is change)."""
     baseline: dict[str, Value]

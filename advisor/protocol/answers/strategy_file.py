@@ -9,7 +9,7 @@ from pydantic import computed_field
 
 from advisor.protocol.answers.advice import Interval, Provenance, Verdict
 from advisor.protocol.base import Message, Value
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.reach import read_typed
@@ -42,8 +42,10 @@ class StrategyFile(Message):
     confirmed."""
     baseline_samples_per_s: float | None = None
     """Throughput of the script as it stood."""
-    allowed: Effect
+    allowed: Allow
     """The highest rung the job allowed."""
+    certificate: str = ""
+    """Sentence: over how many steps and on how many ranks it left every bit; empty where the job did not ask."""
     effect: Effect
     """The rung the strategy stands on."""
     changes: Changes

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from advisor.protocol.base import Message, Spec, Value
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.reach import refuse_senseless_own, refuse_unknown_knobs
@@ -199,8 +199,9 @@ class JobSpec(Spec):
     """Whether a gang may hold nodes with different GPUs."""
     testbed: Testbed | None = None
     """Measure on this testbed's agents only; None means real nodes. It has as many nodes as the job."""
-    allow: Effect = Effect.EXACT
-    """The highest rung the verdict may stand on: exact, numeric or convergence."""
+    allow: Allow = Allow.EXACT
+    """The highest rung the verdict may stand on: exact, numeric or convergence; or bitwise, which advises only exact
+    strategies that were certified to leave parameters, buffers and optimizer states bit for bit as they are."""
     knobs: tuple[str, ...] = ()
     """Knobs to search; empty means every knob that can matter."""
     freeze: tuple[str, ...] = ()
@@ -279,6 +280,20 @@ class JobSpec(Spec):
                 f"verify holds a strategy of the {effect.value} rung and allow is {self.allow.value}: "
                 f"allow {effect.value}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_what_cannot_be_certified(self) -> "JobSpec":
+        if self.allow is not Allow.BITWISE:
+            return self
+        if self.workload.kind is not WorkloadKind.PYTORCH:
+            raise ValueError(
+                f"allow is bitwise and the workload's kind is {self.workload.kind.value}: bits are compared inside of "
+                "PyTorch's ranks only; allow exact"
+            )
+        for name in self.verify:
+            if reason := self.catalogue[name].explain_no_certificate():
+                raise ValueError(f"verify changes {name} and allow is bitwise: {reason} Allow exact")
         return self
 
     @field_validator("values")

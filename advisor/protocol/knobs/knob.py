@@ -122,6 +122,20 @@ class Knob:
         is_read = self.switch is Switch.COLD and self.place is Place.ENVIRONMENT
         return self.variable or (self.name if is_read else None)
 
+    def explain_no_certificate(self) -> str | None:
+        """Why no value of it can be certified to leave every bit of a training; None where that can be measured."""
+        if self.effect is not Effect.EXACT:
+            harm = "rounding" if self.effect is Effect.NUMERIC else "the optimisation itself"
+            return f"The job advises only what leaves every bit as it is, and this changes {harm}."
+        if self.switch is Switch.COLD:
+            return (
+                "Each value takes a launch of its own, where no state is one that the script's own settings went on "
+                "from: its bits cannot be held against theirs."
+            )
+        if self.place is Place.DATA_READING:
+            return "The check of all bits replays batches, so that it would not see what other workers draw for them."
+        return None
+
     def takes_text(self, value: str) -> bool:
         """Whether a text is one of its values."""
         return (not self.choices or value in self.choices) and (

@@ -68,6 +68,8 @@ class Outcome(StrEnum):
     CRASHED = "crashed"
     INEFFECTIVE = "ineffective"
     """A knob was set and nothing consumed it."""
+    UNCERTIFIED = "uncertified"
+    """A job that allows nothing but equal bits has no certificate of them for this strategy."""
     PRUNED = "pruned"
     DIVERGED = "diverged"
     CANCELLED = "cancelled"
@@ -83,6 +85,7 @@ class Outcome(StrEnum):
             Outcome.HUNG: "hung",
             Outcome.CRASHED: "crashed",
             Outcome.INEFFECTIVE: "had no effect",
+            Outcome.UNCERTIFIED: "was not certified bit for bit",
             Outcome.PRUNED: "was pruned",
             Outcome.DIVERGED: "diverged",
             Outcome.CANCELLED: "was cancelled",
@@ -92,7 +95,13 @@ class Outcome(StrEnum):
     @property
     def is_configurations_fault(self) -> bool:
         """Whether the strategy itself is to blame, so that the search learns to avoid it."""
-        return self in {Outcome.OUT_OF_MEMORY, Outcome.HUNG, Outcome.CRASHED, Outcome.DIVERGED}
+        return self in {
+            Outcome.OUT_OF_MEMORY,
+            Outcome.HUNG,
+            Outcome.CRASHED,
+            Outcome.DIVERGED,
+            Outcome.UNCERTIFIED,
+        }
 
 
 class TrialState(StrEnum):

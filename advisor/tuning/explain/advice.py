@@ -97,6 +97,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         ),
         smallest_gain=grounds.smallest_gain,
         allowed=job.spec.allow,
+        certificate=_say_certificate(chosen),
         strategy={**base, **changes},
         baseline=own,
         changes=changes,
@@ -165,6 +166,12 @@ def _diagnose(
     ranks_a_node = job.facts.local_world_size if job.facts else 1
     flags = flag_nodes([*before, *after], record.sessions, ranks_a_node, job.cluster)
     return diagnose(before, space, after).model_copy(update={"flags": flags})
+
+
+def _say_certificate(chosen: Case | None) -> str:
+    if chosen is None or not chosen.certificate:
+        return ""
+    return f"Parameters, buffers and optimizer states were {chosen.certificate}."
 
 
 def _is_allowed(job: Job, trial: Trial) -> bool:

@@ -1,13 +1,14 @@
 """The strategies that an advice may stand on, each with what its verdict's races say for and against it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from advisor.protocol.answers.advice import Interval, LaunchTold, Verdict
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.gains import spell_share
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.measured.trials import Block, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.goodput import Efficiency, combine, efficiency_of
@@ -37,6 +38,8 @@ class Case:
     """What a sample still teaches under it; None where nothing tells."""
     goodput: Interval | None = None
     """The gain times that."""
+    certificate: str | None = ""
+    """Over how many steps it left every bit, as a clause; None where the job wants that and it is not shown."""
 
     @property
     def is_proved(self) -> bool:
@@ -46,7 +49,8 @@ class Case:
     @property
     def wins(self) -> bool:
         """Whether the advice is to change to it: faster, its loss not in doubt, and faster in progress too."""
-        return self.is_proved and self.guard.admits(self.trial.effect) and self.gains_progress
+        admitted = self.guard.admits(self.trial.effect) and self.certificate is not None
+        return self.is_proved and admitted and self.gains_progress
 
     @property
     def gains_progress(self) -> bool:
@@ -128,7 +132,21 @@ def make_case(record: Record, trial: Trial) -> Case:
     guard = check_losses(record, trial.effect, blocks, confirmation.guard_level)
     efficiency = efficiency_of(record, trial)
     goodput = combine(gain, efficiency, trial.effect)
-    return Case(trial, confirmation, gain, guard, efficiency, goodput)
+    return Case(trial, confirmation, gain, guard, efficiency, goodput, certify(record, blocks))
+
+
+def certify(record: Record, blocks: Sequence[Block]) -> str | None:
+    """Return on how much it stands that the strategy of these blocks leaves every bit, None where it does not stand.
+
+    "" where the job does not ask. Every launch has to show it, because each begins from another state.
+    """
+    if record.job.spec.allow is not Allow.BITWISE:
+        return ""
+    steps = [block.result.bit_steps if block.result else 0 for block in blocks]
+    if not steps or not all(steps) or record.job.facts is None:
+        return None
+    races = "" if len(steps) == 1 else f", in each of {len(steps)} races"
+    return f"bit for bit equal over {min(steps)} steps on {record.job.facts.world_size} ranks{races}"
 
 
 def make_told_case(state: SearchState) -> Case | None:

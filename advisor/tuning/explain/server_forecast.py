@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from advisor.protocol.answers.forecast import SetupForecast
 from advisor.protocol.gains import spell_share
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.training.parameter_servers import (
@@ -87,14 +87,14 @@ def list_setups(today: ParameterServers, model: ServerModel) -> tuple[SetupForec
     return tuple(sorted(found.values(), key=lambda told: told.step_time_s))
 
 
-def choose_setup(setups: Sequence[SetupForecast], allowed: Effect, doubt: float) -> SetupForecast:
+def choose_setup(setups: Sequence[SetupForecast], allowed: Allow, doubt: float) -> SetupForecast:
     """Return the fastest allowed setup; today's where none is faster by more than the model's doubt."""
     today = next(told for told in setups if not told.changes)
     best = next(told for told in setups if told.effect.rank <= allowed.rank)
     return best if best.step_time_s * (1.0 + doubt) < today.step_time_s else today
 
 
-def compare_architectures(setups: Sequence[SetupForecast], allowed: Effect, doubt: float) -> str:
+def compare_architectures(setups: Sequence[SetupForecast], allowed: Allow, doubt: float) -> str:
     """Return a sentence: servers, or none? By how much, or that the model cannot tell."""
     fastest: dict[Architecture, SetupForecast] = {}
     for told in setups:

@@ -39,6 +39,8 @@ def judge_block(
             Outcome.INEFFECTIVE,
             "The same in force as another strategy of its race: one of them was raced for both.",
         )
+    if result.bits_differ:
+        return Outcome.UNCERTIFIED, result.bits_differ
     if has_diverged(trial, result, baseline):
         return (
             Outcome.DIVERGED,
@@ -56,7 +58,8 @@ def judge_block(
         return Outcome.PRUNED, f"Given up after {result.steps} steps: {took}, surely too slow to win."
     if summary.steady_steps == 0 or (not result.segments and is_cut_short(result)):
         return None
-    return Outcome.FINISHED, f"Measured over {summary.steady_steps} steps."
+    same = f" Bit for bit as the script itself after {result.bit_steps} steps." if result.bit_steps else ""
+    return Outcome.FINISHED, f"Measured over {summary.steady_steps} steps.{same}"
 
 
 def has_diverged(trial: Trial, result: BlockResult, baseline: Sequence[BlockResult]) -> bool:

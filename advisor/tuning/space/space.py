@@ -9,7 +9,7 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.expressions import holds, list_names
 from advisor.protocol.gains import spell_share
-from advisor.protocol.kinds import Effect, Part, Place, Switch
+from advisor.protocol.kinds import Allow, Effect, Part, Place, Switch
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
 from advisor.protocol.knobs.strategy import Layout
@@ -123,6 +123,8 @@ def build_space(
                 if len(values) > 1:
                     whole = _spell_bytes(facts.gradient_bytes)
                     reason = f"Every size puts all {whole} of gradients into one bucket."
+            elif uncertain := _has_no_certificate(job, knob, probe):
+                reason = uncertain
             elif knob.effect.rank > job.spec.allow.rank:
                 higher.append(dimension)
                 reason = _above_the_rung(knob.effect, job.spec.allow)
@@ -249,7 +251,15 @@ def _spell_bytes(count: int) -> str:
     return f"{count / _MB:.3g} MB" if count >= _MB else f"{count / 1000:.3g} kB"
 
 
-def _above_the_rung(effect: Effect, allowed: Effect) -> str:
+def _has_no_certificate(job: Job, knob: Knob, probe: Sequence[Block]) -> str | None:
+    """Why no value of the knob can be certified to leave every bit; None where it can, or need not."""
+    if job.spec.allow is not Allow.BITWISE:
+        return None
+    own = next((b.result.bits_differ for b in probe if b.result and b.result.bits_differ), None)
+    return knob.explain_no_certificate() or own
+
+
+def _above_the_rung(effect: Effect, allowed: Allow) -> str:
     harm = "rounding" if effect is Effect.NUMERIC else "the optimisation itself"
     return (
         f"It changes {harm}, and the job allows {allowed.value} knobs only: "

@@ -128,7 +128,7 @@ def _doubt_moods(record: Record, comparisons: Sequence[Comparison], count: int) 
 def _share_alpha(record: Record, changes: Mapping[str, Value]) -> float:
     """What this strategy's looks may spend of the error: all strategies that the advice can change to share it."""
     spec = record.job.spec
-    if spec.verify or spec.allow is Effect.EXACT:
+    if spec.verify or spec.allow.rank == 0:
         return ALPHA
     winner = _find_raced(record, record.began_at())
     if winner is None or winner.changes == changes:

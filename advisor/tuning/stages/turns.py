@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.protocol.asked.jobs import Stage
+from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import Block
@@ -40,6 +41,8 @@ LOSS_CHECK_STEPS = 32
 checking never takes the larger part of a race."""
 _LEAST_CHECK_STEPS = 4
 """Fewest such batches; where a race has no time for them, training losses are compared."""
+BIT_CHECK_STEPS = 12
+"""Steps after which all bits are compared: another rounding of a gradient is in the weights after one or two."""
 _CHECK_LEAD_IN = 2
 """Steps of a check that do not count: their batches were read before it."""
 _CHECKED_SHARE = 1.6
@@ -82,6 +85,7 @@ def probe_rules(record: Record) -> RaceRules:
         target_s=wanted.block_s,
         profile_steps=PROFILE_STEPS,
         calibrate=record.job.spec.workload.kind.value == "pytorch",
+        bit_check_steps=_count_bit_steps(record),
     )
 
 
@@ -99,6 +103,7 @@ def search_rules(record: Record, arms: Sequence[Candidate], stage_s: float) -> R
         give_up_ratio=_GIVE_UP_RATIO,
         least_samples_per_s=_find_least_rate(record, arms),
         profile_steps=PROFILE_STEPS,
+        bit_check_steps=_count_bit_steps(record),
     )
 
 
@@ -144,7 +149,13 @@ def verdict_rules(
         target_s=max(race_s / len(arms), (long + _SHORT_STEPS) * step_s if long else 0.0),
         target_error=enough,
         profile_steps=PROFILE_STEPS,
+        bit_check_steps=_count_bit_steps(record),
     )
+
+
+def _count_bit_steps(record: Record) -> int:
+    """Steps after which a job that allows nothing else holds every bit of the strategies against the script's own."""
+    return BIT_CHECK_STEPS if record.job.spec.allow is Allow.BITWISE else 0
 
 
 def _count_checked_batches(record: Record) -> int:
@@ -169,6 +180,7 @@ def estimate_race_s(record: Record, arms: Sequence[Candidate], rules: RaceRules)
     step_s = max(record.step_s, 1e-6)
     timed_s = max(rules.target_s, rules.min_steps * step_s)
     untimed = rules.warmup_steps + rules.profile_steps + _EXTRA_STEPS + rules.min_steps / SEGMENT_STEPS
+    untimed += _count_bit_check(rules)
     turns = 1.0 + 1.0 / SEGMENT_STEPS + _count_check_steps(rules) / rules.segment_steps
     return record.trip_s + len(arms) * (timed_s * turns + untimed * step_s)
 
@@ -209,7 +221,13 @@ def _count_steps(rules: RaceRules) -> float:
     """Steps that an arm takes at least, the untimed ones included."""
     checked = _count_check_steps(rules)
     timed = rules.min_steps * (1.0 + (1.0 + checked) / rules.segment_steps)
-    return rules.warmup_steps + rules.profile_steps + _EXTRA_STEPS + timed + checked
+    untimed = rules.warmup_steps + rules.profile_steps + _EXTRA_STEPS + _count_bit_check(rules)
+    return untimed + timed + checked
+
+
+def _count_bit_check(rules: RaceRules) -> int:
+    """Steps of the check of all bits, of one arm: as if there were two, one of which is checked twice."""
+    return 3 * (rules.bit_check_steps + _CHECK_LEAD_IN) // 2 if rules.bit_check_steps else 0
 
 
 def _count_check_steps(rules: RaceRules) -> int:

@@ -37,7 +37,6 @@ from .snapshot import (
     save,
 )
 
-
 _ALONE = (
     "It was launched by itself, where no state is one that the script's own settings went on from: its bits cannot be "
     "held against theirs."

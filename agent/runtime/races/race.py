@@ -124,10 +124,8 @@ class Race:
         self._prepare()
         for arm in self.arms:
             yield from self._enter(arm)
-        if self._order.rules.bit_check_steps:
-            yield from check_bits(
-                self._parts, self.arms, self._switch_to, self._order.rules.bit_check_steps, self._snapshot
-            )
+        if steps := self._order.rules.bit_check_steps:
+            yield from check_bits(self._parts, self.arms, self._switch_to, steps, self._snapshot)
             self.disturbed = self._needs_lead_in = True
         course = self._agree(self._judge.plan)
         self._parts.enter(beat.TIMING)
@@ -375,9 +373,7 @@ class Race:
         if len(self.arms) == 1 and not self.arms[0].evidence and self.arms[0].timed:
             self._collect_evidence(self.arms[0])
         nested, replicas = parts.recorder.has_nested, bool(parts.list_replicas())
-        payload: Dict[str, Any] = {
-            "arms": [arm.describe(parts.clock, replicas, nested) for arm in self.arms],
-        }
+        payload: Dict[str, Any] = {"arms": [arm.describe(parts.clock, replicas, nested) for arm in self.arms]}
         at_start = self._loss_check.at_start if self._loss_check is not None else []
         payload["loss_at_start"] = read_losses([step.loss for step in at_start])
         if self.calibration is not None and self.calibration.is_complete:

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from advisor.protocol.answers.forecast import SetupForecast
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow
 from advisor.protocol.nodes.testbed import read_link_rate
 from advisor.protocol.training.parameter_servers import ParameterServers, Variable
 
@@ -82,7 +82,7 @@ def predict_from_figures(
     )
     model = ServerModel(bits_per_s / 8)
     setups = list_setups(today, model)
-    said = compare_architectures(setups, Effect.EXACT, 2.0 * math.expm1(model.residual))
+    said = compare_architectures(setups, Allow.EXACT, 2.0 * math.expm1(model.residual))
     return setups, f"{said} {_FIGURES_ONLY}".strip()
 
 

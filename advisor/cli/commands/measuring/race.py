@@ -16,7 +16,7 @@ from advisor.protocol.answers.advice import Advice, Interval, Verdict
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message
 from advisor.protocol.gains import describe_ratio
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.training.own_knob_texts import read_commands
 from advisor.protocol.training.workload import WorkloadKind
 
@@ -81,7 +81,7 @@ def race(
     options = TuneOptions(
         name="race",
         minutes=minutes,
-        allow=effect,
+        allow=Allow(effect.value),
         nodes=nodes if testbed is None else None,
         testbed=testbed,
         kind=kind,

@@ -28,6 +28,7 @@ from advisor.protocol.answers.strategy_file import choose_changes
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message, Value
 from advisor.protocol.gains import Quality, spell_range
+from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.catalogue import join_own
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import WorkloadKind
@@ -132,7 +133,7 @@ def verify(
         nodes=nodes if testbed is None else None,
         testbed=testbed,
         kind=WorkloadKind(file.kind) if file else None,
-        allow=catalogue.effect_of({**(rival.changes if rival is not None else {}), **changes}),
+        allow=Allow(catalogue.effect_of({**(rival.changes if rival is not None else {}), **changes}).value),
         minutes=minutes,
         min_gain=None if fail_below is None else max(0.0, (fail_below - 1.0) * 100.0),
         from_checkpoint=from_checkpoint,

@@ -11,6 +11,7 @@ _HINTS = {
     Outcome.HUNG: "Look for the rank that stopped first in the log below.",
     Outcome.CRASHED: "Look for the first traceback in the log below.",
     Outcome.DIVERGED: "Its speed does not count.",
+    Outcome.UNCERTIFIED: "--allow exact advises it, too.",
     Outcome.LOST: "It is measured again; see the agents if it keeps happening.",
 }
 

@@ -23,7 +23,7 @@ from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.protocol.answers.advice import Advice, KnobReason
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.trials import Outcome, Purpose
 
@@ -87,7 +87,7 @@ def _gain(found: MeasuredTrial) -> Gain | None:
     return Gain(1.0, max(0.0, 1.0 - off), 1.0 + off)
 
 
-def sample_trials(trials: Sequence[MeasuredTrial], allow: Effect, most: int) -> list[MeasuredTrial]:
+def sample_trials(trials: Sequence[MeasuredTrial], allow: Allow, most: int) -> list[MeasuredTrial]:
     """Return at most about `most` trials: the baseline, each that became the best so far, and others evenly between."""
     if len(trials) <= most:
         return list(trials)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.so_far import gain_of
 from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Trial
@@ -49,7 +49,7 @@ class MeasuredTrial:
         is_idle = self.trial.outcome is Outcome.INEFFECTIVE
         return self.estimate is not None and not self.has_failed and not is_idle
 
-    def counts(self, allow: Effect) -> bool:
+    def counts(self, allow: Allow) -> bool:
         """Whether it may lead: its speed is known, and its rung is one that the job allows."""
         return self.tells_speed and self.trial.effect.rank <= allow.rank
 

@@ -6,7 +6,7 @@ import pytest
 
 from advisor.protocol.asked.jobs import Budget, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import BlockState, Outcome, Purpose
 from advisor.tuning.decisions import Candidate
@@ -134,7 +134,7 @@ def test_the_verdict_is_about_the_strategy_of_its_first_race() -> None:
 def test_a_rung_that_is_not_allowed_is_never_what_the_verdict_is_about() -> None:
     raced = launched(searched(), 0.1, changes={"fp16_allreduce": True})
 
-    assert raced.job.spec.allow is Effect.EXACT
+    assert raced.job.spec.allow is Allow.EXACT
     assert find_confirmed(raced.record) is None
 
 
