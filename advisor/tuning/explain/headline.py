@@ -258,11 +258,13 @@ def _say_measured(interval: Interval) -> str:
 
 
 def _is_faster_unverified(grounds: Grounds) -> bool:
+    """Whether its losses alone stand in the way: those of a numeric strategy do only where they show harm."""
     interval = grounds.interval
     return (
         interval is not None
-        and grounds.effect is not Effect.EXACT
+        and (grounds.effect is Effect.CONVERGENCE or grounds.is_harmful)
         and not grounds.is_verified
+        and not grounds.unproven
         and interval.low > 1.0
         and interval.ratio >= 1.0 + grounds.min_gain
     )

@@ -174,6 +174,21 @@ def test_faster_strategy_of_unverified_accuracy_is_neither_advised_nor_dismissed
     assert "until one full training" in answer.what_to_do
 
 
+@pytest.mark.parametrize("effect", [Effect.NUMERIC, Effect.CONVERGENCE])
+def test_what_lacks_a_launch_is_continued_rather_than_said_to_lack_accuracy(effect: Effect) -> None:
+    one_launch = "one launch raced it, and a verdict needs 2"
+    answer = say_answer(undecided(effect=effect, is_verified=False, unproven=one_launch, guard="Too few losses."))
+    assert answer.headline.startswith("Probably faster")
+    assert one_launch in answer.headline
+    assert answer.action is Action.CONTINUE
+
+
+def test_losses_do_not_stand_in_the_way_of_a_numeric_strategy_that_they_do_not_refuse() -> None:
+    numeric = undecided(effect=Effect.NUMERIC, is_verified=False, guard="Too few losses.")
+    assert say_answer(numeric).action is Action.CONTINUE
+    assert say_answer(replace(numeric, is_harmful=True)).action is Action.CHECK_ACCURACY
+
+
 def test_testbed_is_always_named() -> None:
     for grounds in (GROUNDS, kept(interval=NOTHING), undecided(interval=WIDE)):
         assert say_answer(replace(grounds, where="a testbed")).headline.endswith(" Measured on a testbed.")
