@@ -264,7 +264,9 @@ def _list_held() -> set[str]:
 
 def _count_training(folder: Path) -> int:
     """Ranks with their beats below a folder that have made a few steps."""
-    beats = [beat.read(str(path)) for path in folder.rglob("beat.*")]
+    # Not rglob: what else the agent has there, a probe's folder say, may go while it is walked, and `walk` bears that.
+    paths = [Path(at, name) for at, _, names in os.walk(folder) for name in names if name.startswith("beat.")]
+    beats = [beat.read(str(path)) for path in paths]
     return sum(found is not None and found.step >= _STEPS_SEEN for found in beats)
 
 
