@@ -3,27 +3,24 @@
 import importlib
 import os
 import re
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from advisor.cli.tuning.built_in import BUILT_IN, find_script
+from tests.distributed.runtime.fake_agent import FORGE
 
 PATIENCE_S = 280
 
 
-def train(name: str, *words: str) -> list[float]:
-    """Train under torchrun with two ranks; return the losses of the log lines."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launch, str(find_script(name)), *words],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+) ", done.stdout, re.MULTILINE)]
+def train(folder: Path, name: str, *words: str) -> list[float]:
+    """Train on two ranks; return the losses of the log lines."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OUT": str(folder)}
+    code, log = FORGE.launch([str(find_script(name)), *words], environment, folder, 2, PATIENCE_S)
+    assert code == 0, log[-4000:]
+    return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+) ", log, re.MULTILINE)]
 
 
 @pytest.mark.distributed
@@ -37,16 +34,16 @@ def train(name: str, *words: str) -> list[float]:
         ("wide_and_deep", ["--steps", "40"]),
     ],
 )
-def test_loss_falls_on_two_ranks(name: str, words: list[str]) -> None:
-    losses = train(name, *words, "--log-every", "10")
+def test_loss_falls_on_two_ranks(name: str, words: list[str], tmp_path: Path) -> None:
+    losses = train(tmp_path, name, *words, "--log-every", "10")
     assert len(losses) >= 3
     assert losses[-1] < 0.9 * losses[0], losses
 
 
 @pytest.mark.distributed
-def test_same_seed_gives_the_same_training() -> None:
+def test_same_seed_gives_the_same_training(tmp_path: Path) -> None:
     size = ("--steps", "12", "--log-every", "4", "--width", "32", "--layers", "1", "--seed", "3")
-    first, again = (train("encoder", *size) for _ in range(2))
+    first, again = (train(tmp_path, "encoder", *size) for _ in range(2))
     assert len(set(first)) == 3
     assert first == again
 
