@@ -1,6 +1,7 @@
 """strategy.json: complete, versioned, and readable again."""
 
 import json
+from functools import cache
 
 import hypothesis.strategies as st
 import jsonschema
@@ -40,11 +41,18 @@ def values_of(knob: Knob) -> st.SearchStrategy[Value]:
     return by_kind[knob.kind]
 
 
+@cache
+def make_validator() -> jsonschema.Draft202012Validator:
+    """Made for all examples, not for each."""
+    jsonschema.Draft202012Validator.check_schema(describe_schema())
+    return jsonschema.Draft202012Validator(describe_schema())
+
+
 @given(st.fixed_dictionaries({}, optional={name: values_of(knob) for name, knob in CATALOGUE.items()}))
 def test_any_strategy_survives_the_file_and_obeys_the_published_schema(advise, changes) -> None:
     advice, job = advise(changes)
     content = export(advice, job, "json").content
-    jsonschema.validate(json.loads(content), describe_schema(), cls=jsonschema.Draft202012Validator)
+    make_validator().validate(json.loads(content))
     file = read_strategy_file(content)
     assert file.changes == changes
     assert file.strategy == advice.strategy
