@@ -10,7 +10,7 @@ SOURCES := advisor agent tests benchmarks docs
 # Tests and servers start hundreds of processes: each would compile what another one has compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs gpu-check check quick test fuzz model consumers conformance lock audit format serve testbed browser \
+.PHONY: help setup demo docs gpu-check check quick test fuzz model computing waiting consumers conformance lock audit format serve testbed browser \
     engines soak screenshots clean
 
 help:  ## list the targets
@@ -84,17 +84,23 @@ WORKERS := -n $$(( $$(nproc) + 1 )) --dist worksteal
 quick: check  ## check, then what only computes: no server, no training, nothing thorough (two cores: five minutes)
 	$(BIN)/pytest $(WORKERS) -m 'not thorough' $(QUICK)
 
-# Tests that start processes run several at a time, those that want a calm machine and leave it calm two, and those that
-# judge timings or load the whole machine, one after the other. All of them share their machine with others: what fails
-# there counts when it fails twice, the second time alone.
+# Tests that wait for processes leave the processors idle, so that those that compute, and the check, run beside them.
+# After both come those that want a calm machine and leave it calm, two at a time, and those that judge timings or load
+# the whole machine, one after the other. All but those that compute share their machine with what they start: what
+# fails there counts when it fails twice, the second time alone.
 BUSY := not alone and not calm
 CALM := calm and not alone
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
-test: check browser engines  ## everything: check, then all tests, also those that start servers, trainings and a browser
-	$(BIN)/pytest $(WORKERS) $(QUICK) $(SERVING)
-	@$(BIN)/pytest -n 4 --dist worksteal -m '$(BUSY)' $(WAITING) $(AGAIN) -m '$(BUSY)' $(WAITING); }
+test: $(STAMP) browser engines  ## everything: check, then all tests, also those that start servers, trainings and a browser
+	@$(MAKE) --jobs=3 check computing waiting
 	@$(BIN)/pytest -n 2 --dist loadfile -m '$(CALM)' $(WAITING) $(AGAIN) -m '$(CALM)' $(WAITING); }
 	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
+
+computing: $(STAMP)
+	@$(BIN)/pytest -n $$(nproc) --dist worksteal -p no:cacheprovider $(QUICK) $(SERVING)
+
+waiting: $(STAMP)
+	@$(BIN)/pytest -n 3 --dist worksteal -m '$(BUSY)' $(WAITING) $(AGAIN) -m '$(BUSY)' $(WAITING); }
 
 # Some of them turn out alike, and are sent once: ten thousand are left.
 FUZZ_CASES ?= 11000
