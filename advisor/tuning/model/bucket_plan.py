@@ -3,11 +3,14 @@
 A bucket of n bytes takes α + β·n on the link. It starts once its last gradient is ready and the bucket before it has
 ended; what the last one takes beyond backward is exposed. With large buckets the link waits for gradients, with small
 ones it pays α again and again. A list of sizes can be small where the link is idle and large where it is not.
+
+α and β of an idle link are not those of a step, in which ranks compute beside their reductions: the factor between them
+is found from the exposed time that the probe itself measured.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -18,6 +21,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Rule
 from advisor.protocol.measured.results import GradientTiming, LinkLevel, LinkTiming
 from advisor.protocol.measured.trials import Block
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.tuning.model.communication_schedule import find_timed, list_caps
 from advisor.tuning.model.step_model import read_probe
@@ -34,6 +38,12 @@ _TOLERANCE = 0.002
 """A plan of fewer buckets is taken where it ends later by that share of backward at most: α is not known better."""
 _SIZES = 48
 """Single sizes that a plan is held against, in even ratios from a 256th of all bytes up to all of them."""
+_STOLEN = 0.3
+"""Share of its speed that backward loses on CPUs beside a reduction (measured: docs/results/bucket_plan.md)."""
+_MOST_LOAD = 2.0
+"""In a step a reduction takes that many times what it takes on an idle link at most, and its inverse at least."""
+_HALVINGS = 30
+_ROUNDS = 3
 _FIRST_BYTES = MIB
 """DDP's usual first bucket."""
 
@@ -44,22 +54,43 @@ class Link:
 
     alpha_s: float
     beta_s: float
+    load: float = 1.0
+    """Factor on both in a step: ranks compute beside their reductions, and copy into buckets and out of them."""
+    stolen: float = 0.0
+    """Share of backward's speed that is lost while a reduction is under way."""
+
+    def reduce_s(self, size: float) -> float:
+        """Return the seconds of one reduction of that many bytes in a step."""
+        return self.load * (self.alpha_s + self.beta_s * size)
+
+
+@dataclass(frozen=True)
+class Backward:
+    """When gradients become ready with no reduction beside them."""
+
+    edges: Array
+    """Bytes before each gradient and of all: (gradients + 1,)."""
+    ready: Array
+    """Seconds after which the gradients before each edge are all ready: (gradients + 1,)."""
 
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """The planned buckets, and what the plan is expected to bring; seconds of one step."""
+    """The planned buckets, and what the plan is expected to bring.
+
+    Seconds of one step that reductions add to a backward without any: what they expose, and what they slow it down by.
+    """
 
     sizes_mb: tuple[float, ...]
     """Caps bucket by bucket, in the order in which gradients become ready."""
     now_s: float
-    """Exposed time of the buckets as they are."""
+    """With the buckets as they are."""
     single_s: float
-    """Exposed time of the best single size."""
+    """With the best single size."""
     single_mb: float
     """That size."""
     planned_s: float
-    """Exposed time of the plan."""
+    """With the plan."""
 
 
 def propose_list(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence[Block]) -> Rule | str:
@@ -67,38 +98,56 @@ def propose_list(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence
     if facts.world_size < 2 or facts.sharding:
         return "Its buckets are not DDP's, or hold nothing that is communicated."
     measured, timed = read_probe(probe, facts.dataloader is not None), find_timed(facts, probe)
-    link = fit_link(timed.links) if timed else None
-    if measured is None or timed is None or link is None:
+    idle = fit_link(timed.links) if timed else None
+    if measured is None or timed is None or idle is None:
         return "The probe did not time gradients and allreduces, from which a plan would be computed."
-    plan = plan_buckets(timed.gradients, link, list_caps(own))
+    caps = list_caps(own)
+    link = anchor_link(idle, timed.gradients, caps, measured.reduced_s, stolen_on(facts.device))
+    if link is None:
+        return (
+            f"By the allreduces that the probe timed its own buckets would expose "
+            f"{_spell(expose(quieten(timed.gradients, idle, caps), idle, caps))} of a step, and they exposed "
+            f"{_spell(measured.reduced_s or 0.0)}: no plan is computed from a model that is so far off."
+        )
+    plan = plan_buckets(timed.gradients, link, caps)
     if plan is None:
         return "There is one gradient: no bucket could be cut."
     singly = f"{_spell(plan.single_s)} with the best single size ({plan.single_mb:.3g} MB)"
-    exposed = f"Exposed in a step: {_spell(plan.now_s)} as it is, {singly}, {_spell(plan.planned_s)} with"
+    exposed = (
+        f"Reductions add to backward: {_spell(plan.now_s)} as it is, {singly}, {_spell(plan.planned_s)} with"
+    )
     if plan.single_s - plan.planned_s < LEAST_GAIN * measured.step_s:
         return (
             f"{exposed} a plan of {len(plan.sizes_mb)} sizes: less than {LEAST_GAIN:.0%} of a step to gain."
         )
     costs = f"an allreduce takes {_spell(link.alpha_s)} and {_spell(link.beta_s * MIB)} a MB"
     ready = f"gradients become ready over {_spell(timed.gradients[-1].ready_s)}"
-    because = f"Planned, as {costs} and {ready}. {exposed} these {len(plan.sizes_mb)} sizes."
+    load = f"in a step {link.load:.2f} times that"
+    because = f"Planned, as {costs} on an idle link, {load}, and {ready}. {exposed} these {len(plan.sizes_mb)} sizes."
     return Rule("+".join(f"{size:g}" for size in plan.sizes_mb), because)
 
 
 def tell_timings(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence[Block]) -> Timings | None:
     """Return what plans are computed from, for other tools; None where it was not measured."""
-    timed = find_timed(facts, probe)
-    link = fit_link(timed.links) if timed else None
-    if timed is None or link is None:
+    measured, timed = read_probe(probe, facts.dataloader is not None), find_timed(facts, probe)
+    idle, caps = fit_link(timed.links) if timed else None, list_caps(own)
+    if timed is None or idle is None:
         return None
-    plan = plan_buckets(timed.gradients, link, list_caps(own))
+    exposed_s = measured.reduced_s if measured else None
+    link = anchor_link(idle, timed.gradients, caps, exposed_s, stolen_on(facts.device))
+    plan = plan_buckets(timed.gradients, link, caps) if link else None
     return Timings(
         gradient_bytes=tuple(g.bytes for g in timed.gradients),
         ready_s=tuple(g.ready_s for g in timed.gradients),
-        alpha_s=link.alpha_s,
-        beta_s_per_byte=link.beta_s,
+        alpha_s=idle.alpha_s,
+        beta_s_per_byte=idle.beta_s,
         planned_mb=plan.sizes_mb if plan else (),
     )
+
+
+def stolen_on(device: DeviceKind) -> float:
+    """Return the share of its speed that backward loses beside a reduction: none on GPUs, whose share is not known."""
+    return _STOLEN if device is DeviceKind.CPU else 0.0
 
 
 def _spell(seconds: float) -> str:
@@ -106,17 +155,58 @@ def _spell(seconds: float) -> str:
 
 
 def fit_link(links: Iterable[LinkTiming]) -> Link | None:
-    """Return α and β of an allreduce between all ranks, each timed size counted by its relative error; None without."""
+    """Return α and β of an allreduce between all ranks on an idle link; None where fewer than two sizes were timed.
+
+    The largest size tells β: middle ones may fit into what a queue lets through at once, far faster than a step's
+    bytes. The quickest of all tells α.
+    """
     timed = [link for link in links if link.level is LinkLevel.WORLD and link.concurrent == 1]
     if len({link.bytes for link in timed}) < 2:
         return None
-    seconds = np.array([link.seconds for link in timed])
-    sizes = np.array([float(link.bytes) for link in timed])
-    table = np.stack([1.0 / seconds, sizes / seconds], axis=1)
-    alpha, beta = np.linalg.lstsq(table, np.ones(len(timed)), rcond=None)[0]
-    if alpha < 0 or beta < 0:  # noise: the smallest one is latency, the largest one is bytes
-        alpha, beta = seconds[sizes.argmin()], seconds[sizes.argmax()] / sizes.max()
-    return Link(float(alpha), float(beta))
+    largest = max(timed, key=lambda link: link.bytes)
+    alpha = min(link.seconds for link in timed)
+    return Link(alpha, max(0.0, largest.seconds - alpha) / largest.bytes)
+
+
+def anchor_link(
+    link: Link,
+    gradients: Sequence[GradientTiming],
+    now_bytes: Sequence[float],
+    exposed_s: float | None,
+    stolen: float,
+) -> Link | None:
+    """Return the link under which the buckets in force expose what was measured of them, in seconds.
+
+    None where the load would be below half or above two: the model then misses something that it does not know. Where
+    nothing was measured the idle link's own figures stand.
+    """
+    link = replace(link, stolen=stolen)
+    if exposed_s is None:
+        return link
+    edges, ready = _measure(gradients)
+    cuts = _close(edges, now_bytes)
+
+    def expose_own(load: float) -> float:
+        return end_of(cuts, edges, ready, replace(link, load=load)) - float(ready[-1])
+
+    low, high = 1.0 / _MOST_LOAD, _MOST_LOAD
+    if not expose_own(low) <= exposed_s <= expose_own(high):
+        return None
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if expose_own(middle) < exposed_s else (low, middle)
+    return replace(link, load=high)
+
+
+def quieten(gradients: Sequence[GradientTiming], link: Link, now_bytes: Sequence[float]) -> Backward:
+    """Return when gradients become ready without reductions; they were timed beside those of the buckets in force."""
+    edges, ready = _measure(gradients)
+    busy, end = np.zeros(len(ready)), 0.0
+    for start, stop in pairwise((0, *_close(edges, now_bytes))):
+        begun = max(end, float(ready[stop]))
+        end = begun + link.reduce_s(float(edges[stop] - edges[start]))
+        busy += np.clip(ready, begun, end) - begun
+    return Backward(edges, ready - link.stolen * busy)
 
 
 def plan_buckets(
@@ -129,39 +219,61 @@ def plan_buckets(
     """
     if len(gradients) < 2:
         return None
-    edges, ready = _measure(gradients)
-    joined = _join(edges, ready)
-    cuts = joined[_cut(edges[joined], ready[joined], link)].tolist()
-    whole = float(edges[-1])
+    backward, whole = quieten(gradients, link, now_bytes), float(sum(g.bytes for g in gradients))
+
+    def add(caps: Sequence[float]) -> float:
+        ready, end = _run(backward, link, caps)
+        return max(end, float(ready[-1])) - float(backward.ready[-1])
+
     single = [
-        (_expose(edges, ready, link, (min(first, size), size)), size)
+        (add((min(first, size), size)), size)
         for size in (whole / np.geomspace(1.0, MOST_GROUPS, _SIZES)).tolist()
         for first in (float(_FIRST_BYTES), whole)
     ]
-    sizes = name_sizes(edges, cuts)
+    # What reductions take from backward moves the gradients that buckets are cut by: plan again by what a plan moved.
+    planned: list[tuple[float, tuple[float, ...]]] = []
+    ready = backward.ready
+    for _ in range(_ROUNDS if link.stolen else 1):
+        joined = _join(backward.edges, ready)
+        cuts = joined[_cut(backward.edges[joined], ready[joined], link)].tolist()
+        sizes = name_sizes(backward.edges, cuts)
+        planned.append((add(caps := [size * MIB for size in sizes]), sizes))
+        ready, _ = _run(backward, link, caps)
+    planned_s, sizes = min(planned)
     return BucketPlan(
         sizes_mb=sizes,
-        now_s=_expose(edges, ready, link, now_bytes),
+        now_s=add(now_bytes),
         single_s=min(single)[0],
         single_mb=min(single)[1] / MIB,
-        planned_s=_expose(edges, ready, link, [size * MIB for size in sizes]),
+        planned_s=planned_s,
     )
 
 
-def predict_exposed(gradients: Sequence[GradientTiming], link: Link, caps: Sequence[float]) -> float:
+def expose(backward: Backward, link: Link, caps: Sequence[float]) -> float:
     """Return what the reductions take beyond backward, in seconds, where DDP closes its buckets at so many bytes."""
-    return _expose(*_measure(gradients), link, caps)
+    ready, end = _run(backward, link, caps)
+    return end - float(ready[-1])
 
 
-def _expose(edges: Array, ready: Array, link: Link, caps: Sequence[float]) -> float:
-    return end_of(_close(edges, caps), edges, ready, link) - float(ready[-1])
+def _run(backward: Backward, link: Link, caps: Sequence[float]) -> tuple[Array, float]:
+    """When the gradients before each edge are ready beside the reductions, and when the last of these ends."""
+    edges, alone = backward.edges, backward.ready
+    ready, now, end = alone.copy(), 0.0, 0.0
+    for start, stop in pairwise((0, *_close(edges, caps))):
+        work, beside = alone[start + 1 : stop + 1] - alone[start], max(0.0, end - now)
+        ready[start + 1 : stop + 1] = (
+            now + work + np.minimum(link.stolen * beside, work * link.stolen / (1.0 - link.stolen))
+        )
+        now = float(ready[stop])
+        end = max(now, end) + link.reduce_s(float(edges[stop] - edges[start]))
+    return ready, end
 
 
 def end_of(cuts: Sequence[int], edges: Array, ready: Array, link: Link) -> float:
     """Return when the last bucket ends. `edges` are bytes before each gradient and of all, `cuts` where buckets end."""
     end = 0.0
     for start, stop in pairwise((0, *cuts)):
-        end = max(end, float(ready[stop])) + link.alpha_s + link.beta_s * float(edges[stop] - edges[start])
+        end = max(end, float(ready[stop])) + link.reduce_s(float(edges[stop] - edges[start]))
     return end
 
 
@@ -205,7 +317,7 @@ def _cut(edges: Array, ready: Array, link: Link) -> list[int]:
     Of all numbers of buckets the least is taken that ends within the tolerance of the earliest.
     """
     count = len(edges) - 1
-    costs = link.alpha_s + link.beta_s * (edges[None, :] - edges[:, None])
+    costs = link.load * (link.alpha_s + link.beta_s * (edges[None, :] - edges[:, None]))
     costs[np.tril_indices(count + 1)] = np.inf
     ends = np.full(count + 1, np.inf)
     ends[0] = 0.0

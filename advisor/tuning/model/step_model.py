@@ -45,6 +45,9 @@ class Probe:
     backward_s: float
     """With what reductions steal from it, without those that outlast it."""
     exposed_s: float | None
+    """Waiting for reductions and for other ranks."""
+    reduced_s: float | None
+    """Its part that is no waiting for other ranks."""
     optimizer_s: float
     other_s: float
     """All else, in every step: own code and collectives, what a late rank does."""
@@ -76,6 +79,7 @@ def read_probe(blocks: Sequence[Block], has_loader: bool) -> Probe | None:
         forward_s=phases.forward_s * scale,
         backward_s=phases.backward_s * scale,
         exposed_s=None if phases.exposed_comm_s is None else waited_s * scale,
+        reduced_s=None if phases.exposed_comm_s is None else phases.exposed_comm_s * scale,
         optimizer_s=phases.optimizer_s * scale,
         other_s=max(0.0, step_s - known_s),
         wait_s=phases.data_wait_s * scale,
