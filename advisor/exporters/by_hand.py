@@ -17,6 +17,8 @@ _LINES: Mapping[str, str] = {
     "find_unused_parameters": "give DistributedDataParallel find_unused_parameters={value}. Should a step leave out a "
     "parameter after all, DDP then ends the training with an error; under `advisor run` it goes on.",
     "batched_grad_copy": "give DistributedDataParallel batched_grad_copy={value} (torch 2.13).",
+    "numa_binding": "launch GPU ranks with torchrun --numa-binding {value} (torch 2.9, numactl installed); ranks that "
+    "compute on CPUs are bound under run.sh and `advisor run` only.",
     "bucket_cap_mb_list": "give DistributedDataParallel bucket_cap_mb_list={value} (torch 2.12).",
     "fuse_grad_size_in_TFLOPS": "give DistributedDataParallel a bucket_cap_mb_list (torch 2.12) that holds the bytes "
     "of {value:g} layers each time, in the order in which gradients become ready.",

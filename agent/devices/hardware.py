@@ -6,6 +6,7 @@ import platform
 import socket
 from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 from types import MappingProxyType
 
 import psutil
@@ -14,6 +15,9 @@ from advisor.protocol.nodes.cluster import Link, Node
 from advisor.protocol.nodes.testbed import Testbed
 from agent.devices.gpus import Gpus
 from agent.devices.network import find_rdma, judge_network
+
+NUMA_NODES = Path("/sys/devices/system/node")
+"""Where Linux lists them."""
 
 
 def describe_node(
@@ -29,6 +33,7 @@ def describe_node(
     return Node(
         hostname=socket.gethostname(),
         cpu_count=len(os.sched_getaffinity(0)),
+        numa_nodes=count_numa_nodes(),
         memory_bytes=psutil.virtual_memory().total,
         devices=devices,
         links=tuple(
@@ -46,6 +51,17 @@ def describe_node(
         labels=dict(labels),
         signed_only=signed_only,
     )
+
+
+def count_numa_nodes(folder: Path = NUMA_NODES) -> int:
+    """Return how many NUMA nodes have CPUs that this process may use; 1 where the kernel tells of none."""
+    allowed = os.sched_getaffinity(0)
+    nodes = {
+        cpu.parent
+        for cpu in folder.glob("node[0-9]*/cpu[0-9]*")
+        if int(cpu.name.removeprefix("cpu")) in allowed
+    }
+    return max(1, len(nodes))
 
 
 def find_version(distribution: str) -> str:

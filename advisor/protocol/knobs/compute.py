@@ -27,6 +27,12 @@ def _threads_rule(context: KnobContext) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+def _one_numa_node(context: KnobContext) -> str | None:
+    if all(node.numa_nodes < 2 for node in context.cluster.nodes):
+        return "The nodes have one NUMA node each: all memory is equally near to every CPU."
+    return refused(context, "numa_binding")
+
+
 def _batch_norm_unavailable(context: KnobContext) -> str | None:
     if not context.facts.has_batch_norm:
         return "The model has no batch norm whose statistics could be synchronised."
@@ -64,6 +70,17 @@ COMPUTE: tuple[Knob, ...] = (
         meaning="CPU threads of a training process. Bigger is not better.",
         realised="Intra-op threads (torch.set_num_threads).", paddle_field="execution_strategy.num_threads",
         unavailable_because=_threads_unavailable, rule=_threads_rule,
+    ),
+    Knob(
+        name="numa_binding", title="torchrun --numa-binding",
+        place=X, part=Part.COMPUTATION, minor=True, default="", choices=("", "node", "exclusive"),
+        effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="CPUs that a rank's threads may use: all of the NUMA node that its GPU is at, or a share of them that "
+        "no other rank uses. Ranks without GPUs are spread over the NUMA nodes.",
+        realised="The affinity of the rank's threads, set in the live process as torchrun --numa-binding does at the "
+        "launch; it needs neither numactl nor torch 2.9. Memory that was touched before stays where it is.",
+        unavailable_because=_one_numa_node,
+        rule=lambda _: (Rule("node", "Memory of another NUMA node is further away, and so is a GPU there."),),
     ),
     Knob(
         name="FLAGS_fraction_of_gpu_memory_to_use", title="GPU memory allocated ahead",

@@ -75,6 +75,8 @@ class Node(Message):
     """CPUs that this node's processes may use (affinity respected)."""
     memory_bytes: int
     """Memory of the node."""
+    numa_nodes: int = 1
+    """NUMA nodes whose CPUs this node's processes may use."""
     devices: tuple[Device, ...] = ()
     """Accelerators found by NVML."""
     links: tuple[Link, ...] = ()

@@ -39,7 +39,7 @@ _TOLERANCE = 0.002
 _SIZES = 48
 """Single sizes that a plan is held against, in even ratios from a 256th of all bytes up to all of them."""
 _STOLEN = 0.3
-"""Share of its speed that backward loses on CPUs beside a reduction (measured: docs/results/bucket_plan.md)."""
+"""Share of its speed that backward loses on CPUs beside a reduction."""
 _MOST_LOAD = 2.0
 """In a step a reduction takes that many times what it takes on an idle link at most, and its inverse at least."""
 _HALVINGS = 30

@@ -52,6 +52,7 @@ _OTHERS: Mapping[str, float] = {
     "num_iteration_per_run": 0.04,
     "loader_num_workers": 0.06,
     "batched_grad_copy": 0.02,
+    "numa_binding": 0.05,
     "find_unused_parameters": 0.05,
 }
 """Other spreads than the target's; a number's is per doubling."""

@@ -18,6 +18,7 @@ from .computation.data_reading import DataReading
 from .computation.garbage_collection import GarbageCollection
 from .computation.memory_fraction import MemoryFraction
 from .computation.mixed_precision import MixedPrecision
+from .computation.numa_binding import NumaBinding
 from .computation.optimizer_fusion import OptimizerFusion
 from .computation.run_ahead import RunAhead
 from .computation.sync_batch_norm import SyncBatchNormalization
@@ -55,6 +56,7 @@ class Levers:
         scratch: Optional[str] = None,
         own: Optional[Mapping[str, Mapping[str, Any]]] = None,
         splitting: Optional[SplitForward] = None,
+        local_rank: int = 0,
     ) -> None:
         """`scratch` is a folder for what levers write, that goes with the session; None in a real training. `own` is
         about the script's own knobs."""
@@ -71,6 +73,7 @@ class Levers:
             GradientMerge(),
             MixedPrecision(device),
             Threads(),
+            NumaBinding(device, local_rank, local_world_size),
             MemoryFraction(device),
             DataReading(reading, device),
             MicroBatches(splitting or SplitForward()),

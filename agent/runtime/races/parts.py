@@ -44,6 +44,7 @@ class RankParts:
             environment.scratch,
             environment.own,
             process.splitting,
+            environment.local_rank,
         )
         self.asks_cheaply = self.device.type == "cpu"
         """Whether DDP may be asked for its times in every step: elsewhere that makes the host wait for the device."""

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,7 @@ from agent.backends.rendezvous import (
 )
 from agent.cli import app
 from agent.devices.gpus import Reading
-from agent.devices.hardware import describe_node
+from agent.devices.hardware import count_numa_nodes, describe_node
 from agent.devices.telemetry import Sampler
 from agent.errors import Unlaunchable
 from agent.sessions.spool import Spool, SpooledReport
@@ -119,3 +120,14 @@ def test_doctor_finds_what_an_agent_needs(tmp_path):
     assert "NO  server" in result.output
     assert "ok  guard" in result.output
     assert stat.S_ISDIR(tmp_path.stat().st_mode)
+
+
+def test_numa_nodes_are_counted_where_this_process_may_use_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node, cpu in ((0, 0), (0, 1), (1, 2), (2, 3)):
+        (tmp_path / f"node{node}/cpu{cpu}").mkdir(parents=True)
+    (tmp_path / "node3").mkdir()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {1, 2})
+    assert count_numa_nodes(tmp_path) == 2
+    assert count_numa_nodes(tmp_path / "nothing") == 1
