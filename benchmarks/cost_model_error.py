@@ -31,7 +31,6 @@ sys.path.insert(0, str(ROOT))
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import KnobContext
-from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.tuning.measure.statistics import summarise_block
@@ -56,13 +55,13 @@ class Case:
 
 def context_of(surface: Surface) -> KnobContext:
     """What the search would know of the surface."""
-    own = surface.base.values()
+    own = surface.standing
     return KnobContext(facts=surface.facts, cluster=surface.cluster, baseline=own, catalogue=CATALOGUE)
 
 
 def values_of(surface: Surface, changes: Values) -> Values:
     """A whole strategy."""
-    return DistributedStrategy.from_changes(changes, base=surface.base).values()
+    return {**surface.standing, **changes}
 
 
 def make_block(result: BlockResult, changes: Values) -> Block:
@@ -193,7 +192,7 @@ def table_of_strategies(surfaces: Sequence[Surface], counts: Sequence[int], seed
             for case in found:
                 actual = [second for _, second in case.unseen]
                 predicted = case.model.predict_many([values for values, _ in case.unseen])
-                baseline = surface.base.values()
+                baseline = surface.standing
                 base_s = case.model.model.probe.step_s
                 regression = Regression(baseline, base_s, case.seen)
                 errors.append(mean_error(predicted, actual))
@@ -261,7 +260,7 @@ def table_of_sizes(surfaces: Sequence[SimulatedSurface], count: int, seeds: int)
                 if case is None:
                     continue
                 moved = case.model.on(nodes=nodes * factor)
-                strategies = [surface.base.values(), *(values for values, _ in case.unseen[:20])]
+                strategies = [surface.standing, *(values for values, _ in case.unseen[:20])]
                 actual = [_step_s(surface, nodes * factor, values) for values in strategies]
                 known = [_step_s(surface, nodes, v) for v in strategies]
                 here, there = case.model.predict_many(strategies), moved.predict_many(strategies)

@@ -1,74 +1,70 @@
-"""Other ways to search, behind one small interface: each asks for a strategy and is told what it measured.
+"""Other ways to search: those that need nothing but Optuna, and the list of all; peer_libraries.py has the others.
 
-A strategy is a place on the axis of each knob. Ordered knobs are integers (on a surface's own, log-like spacing, which
-helps the peers), others are categories. What a peer needs is imported when it is made: requirements-peers.txt has it.
+What a peer needs is imported when it is made: requirements-peers.txt has it. A name that ends in `+rules` is the same
+peer, given our rules of thumb as the first points that it measures, by its own means for that.
 """
 
-import logging
+import functools
 import math
+import os
 import random
-import tempfile
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-Places = dict[str, int]
-PENALTY = 0.2
-"""How far below the worst measured value a failed strategy is told, in units of ln(throughput)."""
+from peer_libraries import AxClient, BlendSearch, Hebo, Nevergrad, RaySearcher, Smac, Vizier
+from peer_model import Axis, Peer, Places
 
-
-@dataclass(frozen=True)
-class Axis:
-    """One knob as a peer sees it."""
-
-    count: int
-    ordered: bool
-    baseline: int
-    """Place of the script's own value."""
-
-
-class Peer(ABC):
-    """One search, from its first question on."""
-
-    def __init__(self, space: Mapping[str, Axis], seed: int) -> None:
-        self.space = space
-        self.seed = seed
-
-    @abstractmethod
-    def ask(self) -> Places:
-        """Return the next strategy to measure."""
-
-    @abstractmethod
-    def tell(self, value: float) -> None:
-        """Take note of what the strategy just asked about measured: ln(throughput), or the penalty where it failed."""
-
-    def _baseline(self) -> Places:
-        return {knob: axis.baseline for knob, axis in self.space.items()}
+_LEAST_STARTUP = 4
+"""Random strategies of a sampler that was given first points; its own number else."""
 
 
 class RandomSearch(Peer):
     """Uniform over the grid."""
 
-    def __init__(self, space: Mapping[str, Axis], seed: int) -> None:
-        super().__init__(space, seed)
+    def __init__(self, space: Mapping[str, Axis], seed: int, first: Sequence[Places] = ()) -> None:
+        super().__init__(space, seed, first)
         self.dice = random.Random(seed)
 
     def ask(self) -> Places:
         """Return any strategy."""
         return {knob: self.dice.randrange(axis.count) for knob, axis in self.space.items()}
 
-    def tell(self, value: float) -> None:
+    def tell(self, value: float, _error: float) -> None:
         """Nothing is learnt."""
+
+
+class RandomRepeats(RandomSearch):
+    """Uniform, and every third race one more of the best by its mean: noise is met by measuring again."""
+
+    def __init__(self, space: Mapping[str, Axis], seed: int, first: Sequence[Places] = ()) -> None:
+        super().__init__(space, seed, first)
+        self.told: dict[tuple[int, ...], list[float]] = {}
+        self.asked: Places = {}
+        self.number = 0
+
+    def ask(self) -> Places:
+        """Return a new strategy, or the best one again."""
+        self.number += 1
+        if self.number % 3 == 0 and self.told:
+            best = max(self.told, key=lambda key: fmean(self.told[key]))
+            self.asked = dict(zip(self.space, best, strict=True))
+        else:
+            self.asked = super().ask()
+        return self.asked
+
+    def tell(self, value: float, _error: float) -> None:
+        """Keep it."""
+        self.told.setdefault(tuple(self.asked[knob] for knob in self.space), []).append(value)
 
 
 class CoordinateDescent(Peer):
     """What people do by hand: from the script as it stands, one knob after the other, each time the best value kept."""
 
-    def __init__(self, space: Mapping[str, Axis], seed: int) -> None:
-        super().__init__(space, seed)
-        self.here = self._baseline()
+    def __init__(self, space: Mapping[str, Axis], seed: int, first: Sequence[Places] = ()) -> None:
+        super().__init__(space, seed, first)
+        self.here = self.baseline()
         self.asked = dict(self.here)
         self.best: float | None = None
         self.moves = self._walk()
@@ -87,7 +83,7 @@ class CoordinateDescent(Peer):
         self.asked = next(self.moves)
         return self.asked
 
-    def tell(self, value: float) -> None:
+    def tell(self, value: float, _error: float) -> None:
         """Move where it was better."""
         if self.best is None or value > self.best:
             self.best, self.here = value, dict(self.asked)
@@ -96,8 +92,8 @@ class CoordinateDescent(Peer):
 class CoarseGrid(Peer):
     """A grid of few values of each knob, as DeepSpeed's autotuner lays it, but in random order."""
 
-    def __init__(self, space: Mapping[str, Axis], seed: int) -> None:
-        super().__init__(space, seed)
+    def __init__(self, space: Mapping[str, Axis], seed: int, first: Sequence[Places] = ()) -> None:
+        super().__init__(space, seed, first)
         self.values = [sorted({0, axis.count // 2, axis.count - 1}) for axis in space.values()]
         self.dice = random.Random(seed)
         self.seen: set[tuple[int, ...]] = set()
@@ -112,22 +108,27 @@ class CoarseGrid(Peer):
         self.seen.add(point)
         return dict(zip(self.space, point, strict=True))
 
-    def tell(self, value: float) -> None:
+    def tell(self, value: float, _error: float) -> None:
         """Nothing is learnt."""
 
 
 class OptunaStudy(Peer):
     """Optuna, as its tutorial has it: a study with a sampler, ask and tell."""
 
-    def __init__(self, space: Mapping[str, Axis], seed: int, sampler: str) -> None:
-        super().__init__(space, seed)
+    def __init__(
+        self, space: Mapping[str, Axis], seed: int, first: Sequence[Places] = (), sampler: str = "TPESampler"
+    ) -> None:
+        super().__init__(space, seed, first)
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", module="optuna")
-        self.study = optuna.create_study(
-            direction="maximize", sampler=getattr(optuna.samplers, sampler)(seed=seed)
-        )
+        hub = sampler == "AutoSampler"
+        kind = _load_auto_sampler() if hub else getattr(optuna.samplers, sampler)
+        startup = {"n_startup_trials": max(_LEAST_STARTUP, len(first))} if first and not hub else {}
+        self.study = optuna.create_study(direction="maximize", sampler=kind(seed=seed, **startup))
+        for places in first:
+            self.study.enqueue_trial(places)
         self.trial: Any = None
 
     def ask(self) -> Places:
@@ -140,204 +141,53 @@ class OptunaStudy(Peer):
             for knob, axis in self.space.items()
         }
 
-    def tell(self, value: float) -> None:
-        """Tell the study."""
+    def tell(self, value: float, _error: float) -> None:
+        """Tell the study; its samplers take no error."""
         self.study.tell(self.trial, value)
 
 
-class RaySearcher(Peer):
-    """A searcher of Ray Tune, without Ray's cluster around it."""
+def _load_auto_sampler() -> Any:
+    """OptunaHub's AutoSampler, downloaded from GitHub; from a checkout of its registry where the variable names one."""
+    import optunahub
 
-    def __init__(self, space: Mapping[str, Axis], seed: int, kind: str) -> None:
-        super().__init__(space, seed)
-        from ray import tune
-
-        domains = {
-            knob: tune.randint(0, axis.count) if axis.ordered else tune.choice(list(range(axis.count)))
-            for knob, axis in space.items()
-        }
-        self.searcher = _ray_searcher(kind, seed)
-        if not self.searcher.set_search_properties("score", "max", domains):
-            raise RuntimeError(f"Ray's {kind} does not take this space")
-        self.number = 0
-
-    def ask(self) -> Places:
-        """Return the searcher's suggestion."""
-        self.number += 1
-        config = self.searcher.suggest(str(self.number))
-        if not isinstance(config, dict):
-            raise RuntimeError(f"Ray's searcher suggests nothing: {config}")
-        return {knob: int(config[knob]) for knob in self.space}
-
-    def tell(self, value: float) -> None:
-        """Tell the searcher that the trial is complete."""
-        result = {"score": value, "training_iteration": 1, "hyperband_info": {"budget": 1.0}}
-        self.searcher.on_trial_result(str(self.number), result)
-        self.searcher.on_trial_complete(str(self.number), result)
+    registry = os.environ.get("OPTUNAHUB_REGISTRY")
+    name = "samplers/auto_sampler"
+    found = (
+        optunahub.load_local_module(name, registry_root=registry) if registry else optunahub.load_module(name)
+    )
+    return found.AutoSampler
 
 
-def _ray_searcher(kind: str, seed: int) -> Any:
-    logging.getLogger("hyperopt").setLevel(logging.ERROR)
-    if kind == "hyperopt":
-        from ray.tune.search.hyperopt import HyperOptSearch
-
-        return HyperOptSearch(metric="score", mode="max", random_state_seed=seed)
-    from ray.tune.search.bohb import TuneBOHB
-
-    return TuneBOHB(metric="score", mode="max", seed=seed)
-
-
-class RayDefault(Peer):
-    """Ray Tune without a searcher: variants of the space drawn at random."""
-
-    def __init__(self, space: Mapping[str, Axis], seed: int) -> None:
-        super().__init__(space, seed)
-        import numpy
-        from ray import tune
-        from ray.tune.search.variant_generator import generate_variants
-
-        self.random_state = numpy.random.default_rng(seed)
-        self.draw: Callable[..., Any] = generate_variants
-        self.domains = {knob: tune.randint(0, axis.count) for knob, axis in space.items()}
-
-    def ask(self) -> Places:
-        """Return the next variant."""
-        _, config = next(self.draw(dict(self.domains), random_state=self.random_state))
-        return {knob: int(config[knob]) for knob in self.space}
-
-    def tell(self, value: float) -> None:
-        """Nothing is learnt."""
-
-
-class Smac(Peer):
-    """SMAC3's facade for costly functions: random forest, expected improvement, the default tried first."""
-
-    def __init__(self, space: Mapping[str, Axis], seed: int) -> None:
-        super().__init__(space, seed)
-        from ConfigSpace import Categorical, ConfigurationSpace, Integer
-        from smac import HyperparameterOptimizationFacade, Scenario
-
-        warnings.filterwarnings("ignore")
-        configuration = ConfigurationSpace(seed=seed)
-        for knob, axis in space.items():
-            if axis.ordered:
-                configuration.add(Integer(knob, (0, axis.count - 1), default=axis.baseline))
-            else:
-                configuration.add(Categorical(knob, list(range(axis.count)), default=axis.baseline))
-        scenario = Scenario(
-            configuration,
-            deterministic=True,
-            n_trials=40,
-            seed=seed,
-            output_directory=tempfile.mkdtemp(prefix="smac-"),
-        )
-        self.facade = HyperparameterOptimizationFacade(
-            scenario, _not_called, overwrite=True, logging_level=40
-        )
-        self.info: Any = None
-
-    def ask(self) -> Places:
-        """Return the facade's suggestion."""
-        self.info = self.facade.ask()
-        return {knob: int(self.info.config[knob]) for knob in self.space}
-
-    def tell(self, value: float) -> None:
-        """Tell it the cost."""
-        from smac.runhistory.dataclasses import TrialValue
-
-        self.facade.tell(self.info, TrialValue(cost=-value))
-
-
-def _not_called(config: Any, seed: int = 0) -> float:
-    raise RuntimeError(f"SMAC calls its target though it is only asked and told ({config}, {seed})")
-
-
-class Hebo(Peer):
-    """HEBO, called directly: what Ray Tune's HEBOSearch does."""
-
-    def __init__(self, space: Mapping[str, Axis], seed: int) -> None:
-        super().__init__(space, seed)
-        import numpy
-        import torch
-        from hebo.design_space.design_space import DesignSpace
-        from hebo.optimizers.hebo import HEBO
-
-        warnings.filterwarnings("ignore")
-        # HEBO draws from the global generators.
-        numpy.random.seed(seed)
-        torch.manual_seed(seed)
-        self.number_of = numpy
-        self.optimizer = HEBO(
-            DesignSpace().parse(
-                [
-                    {"name": knob, "type": "int", "lb": 0, "ub": axis.count - 1}
-                    if axis.ordered
-                    else {"name": knob, "type": "cat", "categories": list(range(axis.count))}
-                    for knob, axis in space.items()
-                ]
-            ),
-            scramble_seed=seed,
-        )
-        self.row: Any = None
-
-    def ask(self) -> Places:
-        """Return its suggestion."""
-        self.row = self.optimizer.suggest(n_suggestions=1)
-        return {knob: int(self.row[knob].iloc[0]) for knob in self.space}
-
-    def tell(self, value: float) -> None:
-        """Tell it the cost."""
-        self.optimizer.observe(self.row, self.number_of.array([[-value]]))
-
-
-class BlendSearch(Peer):
-    """FLAML's BlendSearch: local search from the script as it stands, blended with a global one."""
-
-    def __init__(self, space: Mapping[str, Axis], seed: int) -> None:
-        super().__init__(space, seed)
-        from flaml import BlendSearch as Search
-        from flaml import tune
-
-        logging.getLogger("flaml").setLevel(logging.ERROR)
-        self.searcher = Search(
-            metric="score", mode="max", seed=seed, low_cost_partial_config={}, points_to_evaluate=[self._baseline()],
-            space={
-                knob: tune.randint(0, axis.count) if axis.ordered else tune.choice(list(range(axis.count)))
-                for knob, axis in space.items()
-            },
-        )  # fmt: skip
-        self.number = 0
-        self.asked: Places = {}
-
-    def ask(self) -> Places:
-        """Return its suggestion; it waits now and then for what it is told already."""
-        for _ in range(20):
-            self.number += 1
-            if (config := self.searcher.suggest(str(self.number))) is not None:
-                self.asked = {knob: int(config[knob]) for knob in self.space}
-                return self.asked
-        raise RuntimeError("BlendSearch suggests nothing")
-
-    def tell(self, value: float) -> None:
-        """Tell it that the trial is complete."""
-        config = {f"config/{knob}": place for knob, place in self.asked.items()}
-        self.searcher.on_trial_complete(str(self.number), {"score": value, "time_total_s": 1.0, **config})
-
-
-PEERS: Mapping[str, tuple[str, Callable[[Mapping[str, Axis], int], Peer]]] = {
+Make = Callable[[Mapping[str, Axis], int, Sequence[Places]], Peer]
+_OPTUNA = {
+    "optuna-tpe": ("Optuna's default (TPE)", "TPESampler"),
+    "optuna-gp": ("Optuna's GPSampler", "GPSampler"),
+    "optuna-cmaes": ("Optuna's CmaEsSampler", "CmaEsSampler"),
+    "optuna-auto": ("OptunaHub's AutoSampler", "AutoSampler"),
+}
+_PLAIN: Mapping[str, tuple[str, Make]] = {
     "random": ("random search", RandomSearch),
-    "optuna-tpe": ("Optuna's default (TPE)", lambda space, seed: OptunaStudy(space, seed, "TPESampler")),
-    "optuna-gp": ("Optuna's GPSampler", lambda space, seed: OptunaStudy(space, seed, "GPSampler")),
-    "ray-default": ("Ray Tune's default (random variants)", RayDefault),
-    "ray-hyperopt": (
-        "Ray Tune with HyperOptSearch",
-        lambda space, seed: RaySearcher(space, seed, "hyperopt"),
-    ),
-    "ray-bohb": ("Ray Tune with TuneBOHB", lambda space, seed: RaySearcher(space, seed, "bohb")),
-    "hebo": ("HEBO (what Ray Tune's HEBOSearch calls)", Hebo),
-    "blendsearch": ("FLAML's BlendSearch", BlendSearch),
-    "smac": ("SMAC3 (random forest)", Smac),
+    "random-repeats": ("random search with repeats of the best", RandomRepeats),
     "coordinate": ("coordinate descent from the default", CoordinateDescent),
     "grid": ("a coarse grid, as DeepSpeed's, in random order", CoarseGrid),
+    "ray-bohb": ("Ray Tune with TuneBOHB", functools.partial(RaySearcher, kind="bohb")),
+}
+_STARTED: Mapping[str, tuple[str, Make]] = {
+    **{
+        name: (words, functools.partial(OptunaStudy, sampler=kind)) for name, (words, kind) in _OPTUNA.items()
+    },
+    "ray-hyperopt": ("Ray Tune with HyperOptSearch", functools.partial(RaySearcher, kind="hyperopt")),
+    "hebo": ("HEBO (what Ray Tune's HEBOSearch calls)", Hebo),
+    "blendsearch": ("FLAML's BlendSearch", BlendSearch),
+    "smac": ("SMAC3 (random forest), told that it is noisy", Smac),
+    "ax": ("Ax, with its status-quo arm and the errors", AxClient),
+    "nevergrad": ("Nevergrad's NGOpt", Nevergrad),
+    "vizier": ("Vizier's default (GP bandit)", Vizier),
+}
+"""Those that have a way to be given first points."""
+PEERS: Mapping[str, tuple[str, Make]] = {
+    **_PLAIN,
+    **_STARTED,
+    **{f"{name}+rules": (f"{words}, after our rules", make) for name, (words, make) in _STARTED.items()},
 }
 """Name -> what it is in words, and how it is made. Ask and tell alternate strictly."""

@@ -3,35 +3,60 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 from peers import PEERS
 
-COUNTS = (5, 10, 20, 40)
-UNITS = (10, 20, 40)
+from advisor.tuning.measure.student_t import t_quantile
+
+COUNTS = (3, 6, 9, 12, 20)
+"""Measured arms after which searches are compared."""
+UNITS = (6, 12, 20)
 """Measuring time, in what one arm like the baseline takes."""
+HEADLINE = 9
+"""Arms of the headline."""
 ADVISOR = "advisor"
-_DEFAULT = "optuna-tpe"
-_SHARE = 0.2
-_LEAST_TARGET = 0.01
-_SURE = 2.0
-"""Standard errors from which a difference is one."""
+PLANNERS = {
+    ADVISOR: "**Fleet Advisor**",
+    "advisor-gp": "our rules, candidates and cost model; Optuna's Gaussian process over its residuals",
+}
+"""Searches that race as our planner does, and may end early."""
+_POWER = 0.8
+"""How often the smallest detectable difference is to be detected."""
 
 Runs = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean over surfaces, or over the seeds of one."""
+    """A mean over surfaces."""
 
     mean: float
     error: float
-    """Its standard error."""
+    """Its standard error, from the surfaces' means: seeds of one surface are not independent."""
+    surfaces: int = 1
+
+    @property
+    def half(self) -> float:
+        """Half the width of the 95 % t interval; without end for a single surface."""
+        return t_quantile(0.975, self.surfaces - 1) * self.error if self.surfaces > 1 else math.inf
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference that so many surfaces tell from 0 four times of five."""
+        return self.half + NormalDist().inv_cdf(_POWER) * self.error
+
+    @property
+    def verdict(self) -> str:
+        """What the interval says of a difference, peer less advisor."""
+        if abs(self.mean) <= self.half:
+            return "not decidable"
+        return "advisor better" if self.mean > 0 else "peer better"
 
 
 def summarise(runs: Runs, count: int, by: str = "regrets") -> Figure | None:
-    """Return the mean regret over surfaces; the error is that of the surfaces' means, or of one surface's seeds."""
+    """Return the mean over surfaces of their seeds' means; None where a run lacks that count."""
     groups: dict[str, list[float]] = {}
     for run in runs:
         if str(count) not in run[by]:
@@ -39,13 +64,13 @@ def summarise(runs: Runs, count: int, by: str = "regrets") -> Figure | None:
         groups.setdefault(run["surface"], []).append(run[by][str(count)])
     if not groups:
         return None
-    values = [fmean(group) for group in groups.values()] if len(groups) > 1 else next(iter(groups.values()))
+    values = [fmean(group) for group in groups.values()]
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return Figure(fmean(values), error)
+    return Figure(fmean(values), error, len(values))
 
 
 def compare(runs: Runs, peer: str, count: int, by: str = "regrets") -> Figure | None:
-    """Return the peer's regret less the advisor's on the same surfaces and seeds, clustered as in `summarise`."""
+    """Return the peer's regret less the advisor's on the same surfaces and seeds."""
     mine = {(r["surface"], r["seed"]): r for r in runs if r["method"] == ADVISOR}
     pairs = [
         {**r, by: {str(count): r[by][str(count)] - ours[by][str(count)]}}
@@ -60,22 +85,19 @@ def compare(runs: Runs, peer: str, count: int, by: str = "regrets") -> Figure | 
 
 def name_of(method: str) -> str:
     """The method in words."""
-    return "**Fleet Advisor**" if method == ADVISOR else PEERS[method][0]
+    return PLANNERS.get(method) or PEERS[method][0]
 
 
 def list_complete(runs: Runs, methods: Sequence[str]) -> list[str]:
-    """Return the methods that ran on every surface with every seed: only they share an average."""
-    wanted = {(run["surface"], run["seed"]) for run in runs}
-    return [m for m in methods if {(r["surface"], r["seed"]) for r in runs if r["method"] == m} == wanted]
+    """Return the methods that ran on every one of these surfaces: only they share an average."""
+    wanted = {run["surface"] for run in runs}
+    return [m for m in methods if {r["surface"] for r in runs if r["method"] == m} == wanted]
 
 
 def write_table(runs: Runs, methods: Sequence[str]) -> list[str]:
     """Return a Markdown table of the methods on these runs."""
     heads = [f"@{count}" for count in COUNTS] + [f"time {count}" for count in UNITS]
-    lines = [
-        f"| method | runs | {' | '.join(heads)} | arms |",
-        "|---|---|" + "---|" * (len(heads) + 1),
-    ]
+    lines = [f"| method | runs | {' | '.join(heads)} | arms |", "|---|---|" + "---|" * (len(heads) + 1)]
     for method in methods:
         mine = [run for run in runs if run["method"] == method]
         if not mine:
@@ -90,7 +112,7 @@ def write_table(runs: Runs, methods: Sequence[str]) -> list[str]:
 
 
 def write_differences(runs: Runs, methods: Sequence[str]) -> list[str]:
-    """Return a table of how much more each peer gives away than the advisor, on the same surfaces and seeds."""
+    """Return a table of how much more each peer gives away than the advisor, with 95 % intervals; decided ones bold."""
     heads = [f"@{count}" for count in COUNTS] + [f"time {count}" for count in UNITS]
     lines = [f"| peer | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     for method in methods:
@@ -98,87 +120,95 @@ def write_differences(runs: Runs, methods: Sequence[str]) -> list[str]:
             continue
         figures = [compare(runs, method, count) for count in COUNTS]
         figures += [compare(runs, method, count, "by_time") for count in UNITS]
-        cells = [f"{100 * f.mean:+.1f} ±{100 * f.error:.1f}" if f else "–" for f in figures]
-        lines.append(f"| {name_of(method)} | {' | '.join(cells)} |")
+        lines.append(f"| {name_of(method)} | {' | '.join(map(_spell, figures))} |")
     return lines
 
 
-def judge(runs: Runs, surfaces: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return per surface our regret after 10 arms against the target, and against the best peer."""
+def _spell(figure: Figure | None) -> str:
+    if figure is None:
+        return "–"
+    text = f"{100 * figure.mean:+.1f} ±{100 * figure.half:.1f}"
+    return text if figure.verdict == "not decidable" else f"**{text}**"
+
+
+def write_headline(runs: Runs, methods: Sequence[str]) -> list[str]:
+    """Return the headline: each peer's regret less ours, its interval, what it decides, what it could have."""
     lines = [
-        "| surface | a perfect search | not decidable below | Optuna's default @10 | target | advisor @10 | verdict "
-        "| best peer @10, less ours |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| peer | regret @{HEADLINE} | less ours, 95 % interval | smallest detectable | verdict |",
+        "|---|---|---|---|---|",
     ]
-    for name, surface in surfaces.items():
-        here = [run for run in runs if run["surface"] == name]
-        figures = {
-            m: f
-            for m in (ADVISOR, *PEERS)
-            if (f := summarise([r for r in here if r["method"] == m], 10)) is not None
-        }
-        if not {ADVISOR, _DEFAULT} <= figures.keys():
+    for method in methods:
+        own, against = (
+            summarise([r for r in runs if r["method"] == method], HEADLINE), compare(runs, method, HEADLINE)
+        )  # fmt: skip
+        if method == ADVISOR or own is None or against is None:
             continue
-        ours, optuna = figures[ADVISOR], figures[_DEFAULT]
-        target = max(_LEAST_TARGET, _SHARE * optuna.mean)
-        peer = min((m for m in figures if m != ADVISOR), key=lambda m: figures[m].mean)
-        against = compare(here, peer, 10)
-        told = "–"
-        if against is not None:
-            sure = abs(against.mean) > _SURE * against.error
-            beyond = max(ours.mean, figures[peer].mean) > surface["floor"]
-            word = ("better" if against.mean > 0 else "worse") if sure and beyond else "not decidable"
-            told = f"{peer} {100 * against.mean:+.1f} ±{100 * against.error:.1f}: {word}"
+        low, high = (100 * (against.mean + sign * against.half) for sign in (-1, 1))
         lines.append(
-            f"| {name} | {surface['perfect']:.1%} | {surface['floor']:.1%} | {optuna.mean:.1%} | {target:.1%} | "
-            f"{ours.mean:.1%} ±{ours.error:.1%} | {_judge_target(ours, target, surface['floor'])} | {told} |"
+            f"| {name_of(method)} | {100 * own.mean:.1f} | {100 * against.mean:+.1f} ({low:+.1f} … {high:+.1f}) | "
+            f"{100 * against.detectable:.1f} | {against.verdict} |"
         )
     return lines
 
 
-def _judge_target(ours: Figure, target: float, floor: float) -> str:
-    """The same test on both sides of the target."""
-    if ours.mean + _SURE * ours.error <= target:
-        return "met"
-    if ours.mean - _SURE * ours.error > target and ours.mean > floor:
-        return "missed"
-    return "not decidable"
+def write_surfaces(
+    runs: Runs, surfaces: Mapping[str, Mapping[str, Any]], methods: Sequence[str]
+) -> list[str]:
+    """Return surface by surface what is best there, our regret, and whose is least after the headline's arms."""
+    lines = [
+        f"| surface | best strategy | advisor @{HEADLINE} | least @{HEADLINE} | whose |",
+        "|---|---|---|---|---|",
+    ]
+    for name, surface in surfaces.items():
+        found = {
+            m: figure.mean
+            for m in methods
+            if (figure := summarise([r for r in runs if (r["method"], r["surface"]) == (m, name)], HEADLINE))
+        }
+        if ADVISOR not in found:
+            continue
+        least = min(found, key=lambda m: (found[m], m != ADVISOR))
+        regrets = " | ".join(f"{100 * found[method]:.1f}" for method in (ADVISOR, least))
+        lines.append(f"| {name} | {surface['best'].removeprefix('best ')} | {regrets} | {name_of(least)} |")
+    return lines
 
 
 def write_report(data: Mapping[str, Any]) -> str:
     """Return the results as a Markdown page."""
-    runs, surfaces = data["runs"], data["surfaces"]
-    methods = [method for method in (ADVISOR, *PEERS) if any(run["method"] == method for run in runs)]
-    complete = list_complete(runs, methods)
+    runs, surfaces, held = data["runs"], data["surfaces"], set(data["held"])
+    methods = [method for method in (*PLANNERS, *PEERS) if any(run["method"] == method for run in runs)]
+    groups = {
+        "Held-out surfaces": [run for run in runs if run["surface"] in held],
+        "Recorded surfaces": [run for run in runs if "simulated" not in surfaces[run["surface"]]["how"]],
+        "All surfaces": runs,
+    }
     lines = [
         "# Search quality", "",
         *(f"`{command}`\n" for command in data["commands"]),
         f"{data['machine']}. Regret in per cent: the share of the best strategy's throughput that the",
-        "recommendation gives away, mean ± standard error. `@n`: after n measured arms (the baseline's are not",
-        "counted, failed ones are). `time n`: after the measuring time of n arms like the baseline, the baseline's",
-        "turns included. `arms`: how many were measured; our search ends when it expects nothing of another race, and",
-        "its last recommendation stands. `benchmarks/search_quality.py` says what peers are given,",
-        "`benchmarks/README.md` how surfaces are replayed.", "",
-        "## All surfaces", "",
-        "The same surfaces and seeds in every row; errors are of the surfaces' means (seeds of one surface are not",
-        "independent).", "",
-        *write_table(runs, complete), "",
-        "What peers give away more than the advisor, on the same surfaces and seeds (below 0: the peer is better):", "",
-        *write_differences(runs, complete), "",
-        "Recorded surfaces alone:", "",
-        *write_differences([r for r in runs if surfaces[r["surface"]]["floor"] > 0], complete), "",
-        "## Surface by surface", "",
-        "Target after 10 arms: at most a fifth of the regret of Optuna's default, or 1 % where that is more; met or",
-        "missed by two standard errors, else not decidable. *A perfect search*: what a search that always finds the",
-        "truly best strategy would show, because the best of many noisy truths is partly luck. *Not decidable below*:",
-        "that, and the standard error of the difference of two strategies (√2 times that of one).", "",
-        *judge(runs, surfaces), "",
+        "recommendation gives away. `@n`: after n measured arms (the baseline's are not counted, failed ones are).",
+        "`time n`: after the measuring time of n arms like the baseline, the baseline's turns included, launches not.",
+        "Every surface's truth is known, every race draws fresh noise; `benchmarks/search_quality.py` says what peers",
+        "are given, `benchmarks/README.md` how surfaces are made and how anyone has us examined on another one.", "",
+        "## The headline", "",
+        f"Fixed before it was run: after {HEADLINE} arms, on the {len(held)} held-out surfaces (checksum of the frozen",
+        f"list `{data['checksum']}`), a peer's regret less the advisor's. *Not decidable*: the 95 % t interval over",
+        "surfaces includes 0. *Smallest detectable*: the true difference that so many surfaces tell from 0 four",
+        "times of five.", "",
+        *write_headline(groups["Held-out surfaces"], list_complete(groups["Held-out surfaces"], methods)), "",
     ]  # fmt: skip
-    for name, surface in surfaces.items():
-        mine = [run for run in runs if run["surface"] == name]
+    for title, mine in groups.items():
+        if not mine:
+            continue
+        complete = list_complete(mine, methods)
+        count = len({run["surface"] for run in mine})
         lines += [
-            f"## {name}", "", f"{surface['how']}. {surface['best']}", "", *write_table(mine, methods), "",
+            f"## {title}", "", f"{count} surfaces, mean ± standard error over them:", "",
+            *write_table(mine, complete), "",
+            "What peers give away more than the advisor, ± half the 95 % interval; bold where it excludes 0 (below 0:",
+            "the peer is better):", "", *write_differences(mine, complete), "",
         ]  # fmt: skip
+    lines += ["## Surface by surface", "", *write_surfaces(runs, surfaces, methods), ""]
     if data["failures"]:
         lines += ["## Runs that failed", "", *(f"* {sentence}" for sentence in data["failures"]), ""]
     return "\n".join(lines)

@@ -1,10 +1,12 @@
-"""Records surfaces for search_quality.py: every strategy of a small grid, measured again and again on a testbed.
+"""Records surfaces for search_quality.py: every strategy of a small grid, raced again and again on a testbed.
 
-    python benchmarks/record_surface.py [--only decoder-1gbit …] [--repeats 3] [--folder benchmarks/surfaces]
+    python benchmarks/record_surface.py [--only decoder-1gbit …] [--error 0.01] [--minutes 60] [--folder FOLDER]
 
-One warm session per surface. All strategies are measured once in a random order, then all again in another order, as
-often as `--repeats` says; every fourth block is the baseline, so that each strategy is compared with its neighbours.
-Needs root, because the nodes are network namespaces. Takes three to five minutes a surface: leave the machine alone.
+A pass is a launch in which every strategy races the baseline, three at a time, taking turns with it; the order is
+another one in each pass. Passes go on until the standard error of every strategy's ln ratio is below `--error` (two
+passes at least; strategies below it rest), or the minutes of a surface are over. A surface that is there already is
+continued: a recording may be spread over days, which is worth more than as many passes in one hour.
+Needs root, because the nodes are network namespaces. Leave the machine alone.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
+from statistics import stdev
 from typing import Any
 
 from sessions import ROOT, Ranks, SessionFailed, run_planned
@@ -31,15 +33,18 @@ from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.strategy import Layout
+from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.training.workload import Workload, WorkloadFacts
-from advisor.tuning.measure.statistics import summarise_block
+from advisor.tuning.measure.contrast import contrast_arms
 from advisor.tuning.space.composition import Composer, list_own_values
 from agent.sessions.control import parse_result
 
 WORKLOADS = ROOT / "agent" / "workloads"
-_ANCHOR_EVERY = 4
+_BESIDE = 3
+"""Strategies of one race, beside the baseline."""
+_LEAST_PASSES = 2
 
 
 @dataclass(frozen=True)
@@ -98,42 +103,77 @@ PLANS: dict[str, Plan] = {
 RATES = ("300mbit", "1gbit")
 
 
-def record(name: str, plan: Plan, rate: str, repeats: int) -> dict[str, Any]:
-    """Measure one surface and return it in the format of benchmarks/README.md."""
+def record(path: Path, plan: Plan, rate: str, error: float, seconds: float) -> None:
+    """Record passes of one surface into the file, in the format of benchmarks/README.md, and write it after each."""
     testbed = Testbed(nodes=2, rate=rate)
     script, *arguments = plan.words
-    words = (str(WORKLOADS / script), *arguments)
+    surface: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    number = 1 + max((b["session"] for cell in surface.get("cells", ()) for b in cell["blocks"]), default=-1)
+    until, longest = time.monotonic() + seconds, 0.0
+    with build_testbed(testbed) as nodes:
+        ranks = Ranks(
+            nproc_per_node=plan.nproc_per_node, node_prefixes=tuple(node.prefix for node in nodes),
+            master_address=nodes[0].address, interface="eth0",
+        )  # fmt: skip
+        while time.monotonic() + longest < until:
+            began, wanted = time.monotonic(), list_uncertain(surface, error)
+            if surface and not wanted:
+                break
+            races: list[list[dict[str, Value]]] = []
+            hello = record_pass(
+                str(WORKLOADS / script), arguments, plan, testbed, ranks, wanted, races, number
+            )
+            surface = add_pass(
+                surface or describe_surface(path.stem, plan, testbed, hello), races, hello, number
+            )
+            surface["how"] = (
+                f"python benchmarks/record_surface.py --only {path.stem} --error {error:g}; {platform.system()} "
+                f"{platform.machine()}, {number + 1} passes, 2 CPUs shared by two namespaces of one rank, "
+                f"{datetime.now(UTC):%Y-%m-%d}"
+            )
+            path.write_text(json.dumps(surface, separators=(",", ":")) + "\n")
+            longest = max(longest, time.monotonic() - began)
+            left = len(list_uncertain(surface, error))
+            print(f"  pass {number}: {len(races)} races, {left} strategies above {error:.1%}", flush=True)
+            number += 1
+
+
+def record_pass(
+    script: str, arguments: Sequence[str], plan: Plan, testbed: Testbed, ranks: Ranks,
+    wanted: Sequence[Mapping[str, Value]], races: list[list[dict[str, Value]]], number: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Race the wanted strategies (all, where there are none) in one launch; return its hello with the results."""
     greeting: dict[str, Any] = {}
-    turns: list[dict[str, Value]] = []
 
     def lay_out(hello: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         greeting.update(hello)
-        cells = list_cells(plan, hello, testbed)
-        turns.extend(order_turns(cells, repeats, seed=len(cells)))
-        print(f"  {len(cells)} strategies, {len(turns)} blocks", flush=True)
-        return [_instruct(changes) for changes in turns]
+        cells = [dict(changes) for changes in wanted] or list_cells(plan, hello, testbed)
+        random.Random(f"{script} {number}").shuffle(cells)
+        races.extend([{}, *cells[at : at + _BESIDE]] for at in range(0, len(cells), _BESIDE))
+        return [_instruct(race) for race in races]
 
-    began = time.monotonic()
-    with build_testbed(testbed) as nodes:
-        ranks = Ranks(
-            nproc_per_node=plan.nproc_per_node,
-            node_prefixes=tuple(node.prefix for node in nodes),
-            master_address=nodes[0].address,
-            interface="eth0",
-        )
-        results = run_planned(words, lay_out, ranks)
-    print(f"  {time.monotonic() - began:.0f} s", flush=True)
+    greeting["results"] = run_planned((script, *arguments), lay_out, ranks)
+    return greeting
+
+
+def describe_surface(name: str, plan: Plan, testbed: Testbed, hello: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a surface without cells."""
     return {
-        "name": name,
-        "how": f"python benchmarks/record_surface.py --only {name} --repeats {repeats}; {platform.system()} "
-        f"{platform.machine()}, 2 CPUs shared by two namespaces of one rank, {datetime.now(UTC):%Y-%m-%d}",
-        "allow": plan.allow,
-        "facts": greeting["facts"],
-        "cluster": _describe(testbed).model_dump(mode="json"),
-        "baseline": greeting["baseline"],
-        "knobs": {knob: list(values) for knob, values in plan.knobs.items()},
-        "cells": _gather(turns, results),
-    }
+        "name": name, "how": "", "allow": plan.allow, "facts": hello["facts"],
+        "cluster": _describe(testbed).model_dump(mode="json"), "baseline": hello["baseline"],
+        "knobs": {knob: list(values) for knob, values in plan.knobs.items()}, "cells": [],
+    }  # fmt: skip
+
+
+def list_uncertain(surface: Mapping[str, Any], error: float) -> list[dict[str, Value]]:
+    """Return the changes of every strategy that ran and whose mean ln ratio is not known within `error` yet."""
+    found = []
+    for cell in surface.get("cells", ()):
+        ratios = [block["anchor_log_ratio"] for block in cell["blocks"]]
+        known = len(ratios) >= _LEAST_PASSES and stdev(ratios) / math.sqrt(len(ratios)) < error
+        if cell["changes"] and cell["outcome"] == "finished" and not known:
+            found.append(cell["changes"])
+    return found
 
 
 def list_cells(plan: Plan, hello: Mapping[str, Any], testbed: Testbed) -> list[dict[str, Value]]:
@@ -166,25 +206,10 @@ def list_cells(plan: Plan, hello: Mapping[str, Any], testbed: Testbed) -> list[d
     return list(cells.values())
 
 
-def order_turns(cells: Sequence[dict[str, Value]], repeats: int, seed: int) -> list[dict[str, Value]]:
-    """Return the blocks' changes in order: anchors between strategies that come in another order each time."""
-    dice = random.Random(seed)
-    turns: list[dict[str, Value]] = [{}, {}]
-    for _ in range(repeats):
-        order = list(cells)
-        dice.shuffle(order)
-        for place, changes in enumerate(order, start=1):
-            turns.append(changes)
-            if place % _ANCHOR_EVERY == 0:
-                turns.append({})
-        turns.append({})
-    return turns
-
-
-def _instruct(changes: Mapping[str, Value]) -> dict[str, Any]:
+def _instruct(race: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
     return {
-        "overrides": dict(changes), "warmup_steps": 3, "min_steps": 12, "max_steps": 40, "target_s": 0.8,
-        "profile_steps": 0 if changes else 3,
+        "arms": {str(place): dict(changes) for place, changes in enumerate(race)}, "warmup_steps": 3,
+        "min_steps": 12, "max_steps": 40, "target_s": 0.8, "profile_steps": 3,
     }  # fmt: skip
 
 
@@ -194,41 +219,44 @@ def _describe(testbed: Testbed) -> Cluster:
     return Cluster(nodes=(node,) * testbed.nodes)
 
 
-def _gather(turns: Sequence[dict[str, Value]], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Group the blocks by strategy; each carries ln(its throughput / that of the anchors before and after it)."""
-    parsed = [parse_result(result) for result in results]
-    rates = [
-        math.log(max(p.samples_per_step, 1e-12)) - summarise_block(p).log_step_time if p.steps else None
-        for p in parsed
-    ]
-    cells: dict[object, dict[str, Any]] = {}
-    for place, (changes, result, rate) in enumerate(zip(turns, parsed, rates, strict=True)):
-        cell = cells.setdefault(Changes(changes), {"changes": changes, "outcome": "finished", "blocks": []})
-        ignored = [name for name in changes if name in result.not_consumed]
-        if ignored or result.relaunch_needed or rate is None:
-            cell["outcome"] = "ineffective"
-            continue
-        before = next(
-            (r for t, r in zip(turns[:place][::-1], rates[:place][::-1], strict=True) if not t and r), None
-        )
-        after = next(
-            (r for t, r in zip(turns[place + 1 :], rates[place + 1 :], strict=True) if not t and r), None
-        )
-        anchors = [rate for rate in (before, after) if rate is not None]
-        cell["blocks"].append(
-            {
-                "step_time_s": [round(seconds, 6) for seconds in result.step_time_s],
-                "samples_per_step": result.samples_per_step,
-                "period": result.period,
-                "phases": {k: v and round(v, 6) for k, v in asdict(result.phases).items()},
-                "bucket_bytes": list(result.bucket_bytes),
-                "peak_memory_bytes": result.peak_memory_bytes,
-                "session": 0,
-                "order": place,
-                "anchor_log_ratio": round(rate - fmean(anchors), 6),
-            }
-        )
-    return list(cells.values())
+def add_pass(
+    surface: dict[str, Any],
+    races: Sequence[Sequence[Mapping[str, Value]]],
+    hello: Mapping[str, Any],
+    number: int,
+) -> dict[str, Any]:
+    """Return the surface with a launch's races: a block carries ln(its throughput / the baseline's in its race)."""
+    cells: dict[object, dict[str, Any]] = {Changes(cell["changes"]): cell for cell in surface["cells"]}
+    for order, (race, arms) in enumerate(zip(races, hello["results"], strict=True)):
+        results = [parse_result(arms[str(place)]) for place in range(len(race))]
+        for changes, result in zip(race, results, strict=True):
+            cell = cells.setdefault(
+                Changes(changes), {"changes": dict(changes), "outcome": "finished", "blocks": []}
+            )
+            contrast = contrast_arms(result, results[0])
+            if result.relaunch_needed or contrast is None or any(k in result.not_consumed for k in changes):
+                cell["outcome"] = "ineffective"
+            elif not result.given_up:
+                ratio = contrast.mean if changes else 0.0
+                cell["blocks"].append(_write_block(result, ratio, number, order))
+    # A strategy that every race gave up on has no ratio; it was too slow to be worth its turns.
+    kept = [cell for cell in cells.values() if cell["blocks"] or cell["outcome"] != "finished"]
+    return {**surface, "cells": kept}
+
+
+def _write_block(result: BlockResult, ratio: float, session: int, order: int) -> dict[str, Any]:
+    return {
+        "step_time_s": [round(seconds, 6) for seconds in result.step_time_s],
+        "samples_per_step": result.samples_per_step,
+        "period": result.period,
+        "phases": {k: v and round(v, 6) for k, v in asdict(result.phases).items()},
+        "bucket_bytes": list(result.bucket_bytes),
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "session": session,
+        "order": order,
+        "anchors": 1,
+        "anchor_log_ratio": round(ratio, 6),
+    }
 
 
 def main() -> None:
@@ -237,7 +265,10 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME-RATE")
     parser.add_argument("--rates", nargs="*", default=RATES, metavar="RATE")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--error", type=float, default=0.01, help="standard error of a ln ratio to be reached"
+    )
+    parser.add_argument("--minutes", type=float, default=60.0, help="of one surface, at most")
     parser.add_argument("--folder", type=Path, default=ROOT / "benchmarks" / "surfaces")
     arguments = parser.parse_args()
     if reason := unavailable_because():
@@ -250,11 +281,10 @@ def main() -> None:
                 continue
             print(title, flush=True)
             try:
-                surface = record(title, plan, rate, arguments.repeats)
+                path = arguments.folder / f"{title}.json"
+                record(path, plan, rate, arguments.error, 60.0 * arguments.minutes)
             except SessionFailed as failed:
                 print(f"  not recorded: {failed}", flush=True)
-                continue
-            (arguments.folder / f"{title}.json").write_text(json.dumps(surface, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
-"""A recorded surface: what a launch, a race and a step of it are drawn from, and which half of it is the truth."""
+"""A recorded surface whose truth is known: what a recording shows, less its noise, and races drawn afresh around that.
+
+A recording's own cells are no truth: the best of many noisy ones is partly luck. So its cells are fitted
+(`fit_truths`), and every race of a replay, the second one of a pair too, draws new noise of the size that the
+recording's repeats show. What is replayed is then a machine of known truth that is like the recorded one.
+"""
 
 import math
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median, stdev
 
+import numpy as np
 from played_race import Heat
 from surface_model import Cell, Key, Launch, Repeat, Surface, rescale
 
@@ -23,8 +29,8 @@ STEP_NOISE = 0.03
 """The same from step to step, where a block is a single number."""
 FEWEST_STEPS = 24
 """A recorded block of fewer steps is read round and round up to this many."""
-_DRAWS = 1000
-"""Draws of a surface's noise: its floor is known within a twentieth."""
+_RIDGE = 1.0
+"""Weight of the fit's penalty, in units of a cell: an effect that few cells show counts for little."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +48,6 @@ class RecordedSurface(Surface):
     cells: dict[Key, Cell] = field(default_factory=dict)
     levels: tuple[tuple[int, int, float], ...] = ()
     """Session, order and ln(throughput) of the recorded baseline blocks, less their median."""
-    allowed_error: float | None = None
 
     def find(self, changes: Mapping[str, Value]) -> Cell:
         """Return the cell of these changes; the nearest recorded one where there is none."""
@@ -71,43 +76,6 @@ class RecordedSurface(Surface):
         return max(self.cells.values(), key=lambda cell: -math.inf if cell.truth is None else cell.truth)
 
     @cached_property
-    def floor(self) -> float:
-        """Regret that decides nothing: what a perfect search shows, and the error of a difference of two strategies."""
-        if self.allowed_error is not None:
-            return self.allowed_error
-        error = math.sqrt(2.0) * self.deviation_error / math.sqrt(max(1, len(self.best.repeats)))
-        return -math.expm1(-self.luck_of_the_best - error)
-
-    @cached_property
-    def luck_of_the_best(self) -> float:
-        """ln(throughput) that the truly best strategy seems to lack: the best of many noisy truths is partly luck.
-
-        Simulated: true values are the means of all repeats, drawn together by as much as their noise spread them; the
-        noise is that of the half that a split leaves for the truth.
-        """
-        cells = [cell for cell in self.cells.values() if cell.changes and cell.truth is not None]
-        known = {cell.key: fmean(r.deviation for r in cell.repeats) for cell in cells}
-        if len(known) < 2:
-            return 0.0
-        middle = median(known.values())
-        noise = [self.deviation_error / math.sqrt(len(cell.repeats)) for cell in cells]
-        spread = max(stdev(known.values()), 1e-9)
-        keep = math.sqrt(max(0.0, 1.0 - fmean(n * n for n in noise) / spread**2))
-        truths = [middle + keep * (value - middle) for value in known.values()]
-        halves = [self.deviation_error / math.sqrt(max(1, len(cell.repeats) // 2)) for cell in cells]
-        best = max(range(len(truths)), key=truths.__getitem__)
-        dice, lost = random.Random(self.name), []
-        for _ in range(_DRAWS):
-            seen = [truth + dice.gauss(0.0, error) for truth, error in zip(truths, halves, strict=True)]
-            lost.append(max(0.0, *seen) - seen[best])
-        return fmean(lost)
-
-    @property
-    def deviation_error(self) -> float:
-        """Standard deviation of one deviation: of the block itself, and of the two baseline blocks beside it."""
-        return self.run_noise * math.sqrt(1.5)
-
-    @cached_property
     def run_noise(self) -> float:
         """Standard deviation of a cell's block around the cell, the neighbours' part taken out."""
         squares, freedom = 0.0, 0
@@ -122,6 +90,11 @@ class RecordedSurface(Surface):
                 )
                 freedom += len(cell.repeats) - 1
         return math.sqrt(squares / freedom) if freedom else RUN_NOISE
+
+    @property
+    def truth_error(self) -> float:
+        """Standard error of the difference of two strategies, by as many repeats as the best one has."""
+        return self.run_noise * math.sqrt(2.0 * _share(self.best)) if self.best.repeats else self.run_noise
 
     @cached_property
     def step_noise(self) -> float:
@@ -155,23 +128,15 @@ class RecordedSurface(Surface):
         return RecordedLaunch(self, dice)
 
     @cached_property
-    def turns(self) -> int:
-        """Passes of the recording: how often most strategies were measured."""
-        return max(r.turn for cell in self.cells.values() for r in cell.repeats) + 1
-
-    def split(self, seed: int) -> "RecordedSurface":
-        """Return the surface as half of the passes show it, with the truth of the other half.
-
-        Neighbouring even and odd seeds get the two halves of one division. A cell that one of the halves lacks keeps
-        all of its repeats for both; a recording of a single pass cannot be divided.
-        """
-        if self.turns < 2:
-            return self
-        passes = list(range(self.turns))
-        random.Random(f"{self.name} {seed // 2}").shuffle(passes)
-        half = self.turns // 2
-        shown = set(passes[:half] if seed % 2 == 0 else passes[half:])
-        return replace(self, cells={key: _divide(cell, shown) for key, cell in self.cells.items()})
+    def race_noise(self) -> float:
+        """Standard deviation of an arm's luck in one race: the blocks' noise, less what their steps explain."""
+        within = [
+            stdev(math.log(t) for t in r.result.step_time_s) ** 2 / len(r.result.step_time_s)
+            for cell in self.cells.values()
+            for r in cell.repeats
+            if len(r.result.step_time_s) >= 5 and r.result.period == 1
+        ]
+        return math.sqrt(max(0.0, self.run_noise**2 - (fmean(within) if within else 0.0)))
 
     @cached_property
     def centre(self) -> float:
@@ -179,31 +144,65 @@ class RecordedSurface(Surface):
         return median(r.rate for cell in self.cells.values() if not cell.changes for r in cell.repeats)
 
 
-def _divide(cell: Cell, shown: Collection[int]) -> Cell:
-    """The repeats of these passes, with the truth of the others."""
-    mine = tuple(r for r in cell.repeats if r.turn in shown)
-    others = [r.deviation for r in cell.repeats if r.turn not in shown]
-    if not mine or not others:
-        return cell
-    truth = fmean(others) if cell.changes and cell.truth is not None else cell.truth
-    return replace(cell, repeats=mine, truth=truth)
+def fit_truths(surface: RecordedSurface) -> RecordedSurface:
+    """Return the surface with a truth for each finished cell: the posterior mean of its deviation.
+
+    The prior is an additive model of the knobs' values with their pairs, fitted with a ridge to the cells' means; a
+    cell keeps as much of its distance to that as the distances of all cells are larger than their noise explains. The
+    baseline's is 0.
+    """
+    known = [
+        cell for cell in surface.cells.values() if cell.changes and cell.repeats and cell.truth is not None
+    ]
+    if not known:
+        return surface
+    means = np.array([fmean(r.deviation for r in cell.repeats) for cell in known])
+    noise = np.array([surface.run_noise**2 * _share(cell) for cell in known])
+    design = np.array([_list_effects(surface, cell.key) for cell in known])
+    penalty = _RIDGE * np.eye(design.shape[1])
+    penalty[0, 0] = 1e-6
+    hat = design @ np.linalg.solve(design.T @ design + penalty, design.T)
+    fitted = hat @ means
+    free = max(1.0, len(known) - float(np.trace(hat)))
+    spread = max(0.0, float(((means - fitted) ** 2).sum()) / free - float(noise.mean()))
+    truths = fitted + spread / (spread + noise + 1e-12) * (means - fitted)
+    posterior = {cell.key: float(truth) for cell, truth in zip(known, truths, strict=True)}
+    return replace(
+        surface,
+        cells={
+            key: replace(cell, truth=posterior.get(key, cell.truth)) for key, cell in surface.cells.items()
+        },
+    )
+
+
+def _share(cell: Cell) -> float:
+    """Variance of the cell's mean deviation, in units of a block's: its own blocks and the baseline's beside them."""
+    return fmean(1.0 + 1.0 / r.anchors if r.anchors else 1.0 for r in cell.repeats) / len(cell.repeats)
+
+
+def _list_effects(surface: RecordedSurface, key: Key) -> list[float]:
+    """One, then an indicator of each value that is not the baseline's, then of each pair of those."""
+    own = surface.key_of({})
+    single = [
+        float(place == at)
+        for at, base, values in zip(key, own, surface.grid.values(), strict=True)
+        for place in range(len(values))
+        if place != base
+    ]
+    pairs = [a * b for i, a in enumerate(single) for b in single[i + 1 :]]
+    return [1.0, *single, *pairs]
 
 
 class RecordedLaunch(Launch):
-    """Reads a recording: the arms of one race come from one of its passes."""
+    """Draws races: every arm at its true distance to the baseline and its luck, with a recorded block's steps."""
 
     def __init__(self, surface: RecordedSurface, dice: random.Random) -> None:
         self._surface, self._dice = surface, dice
         self._weather = surface.weather(dice)
-        self._turns = sorted({r.turn for r in surface.find({}).repeats})
-        dice.shuffle(self._turns)
-        self._races = 0
         self._scales: dict[Key, tuple[Repeat, float]] = {}
 
     def race(self, cells: Sequence[Cell]) -> Heat:
-        """Return a race whose arms keep the distance to the baseline that they had in a pass of the recording."""
-        turn = self._turns[self._races % len(self._turns)]
-        self._races += 1
+        """Return a race whose arms share the drift, and have each a luck of its own that no other race has."""
         level = next(self._weather) + self._surface.centre
         series = []
         for cell in cells:
@@ -211,11 +210,9 @@ class RecordedLaunch(Launch):
                 raise ValueError(
                     f"{cell.changes} of {self._surface.name} ended as {cell.outcome.value}: no step of it"
                 )
-            repeat = self._dice.choice([r for r in cell.repeats if r.turn == turn] or cell.repeats)
-            distance = repeat.deviation if cell.changes else 0.0
-            if cell.changes and len(cell.repeats) == 1 and self._surface.turns < 2:
-                distance += self._dice.gauss(0.0, self._surface.run_noise)
-            scale = math.exp(repeat.rate - level - distance)
+            repeat = self._dice.choice(cell.repeats)
+            luck = self._dice.gauss(0.0, self._surface.race_noise)
+            scale = math.exp(repeat.rate - level - cell.truth - luck)
             self._scales[cell.key] = (repeat, scale)
             series.append(self._lengthen(repeat.result, scale))
         return _RecordedHeat(series)

@@ -16,7 +16,6 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Measurement, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Block, Outcome, Trial
@@ -124,7 +123,7 @@ class Replay(PlayedJob):
         times = tuple(arm.times)
         first = self._steps + 100_000 * (len(self.sessions) - 1)
         # Inexact segments are undone, as in the ranks: the next one trains from the same state.
-        if CATALOGUE.effect_of(trial.changes) is Effect.EXACT:
+        if trial.effect is Effect.EXACT:
             self._steps += len(times)
         described = self._launch_played.describe(shown, times)
         ignored = cell.outcome is Outcome.INEFFECTIVE

@@ -6,7 +6,7 @@ cost model. The noise of its steps is a weather of `weathers.py`.
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -19,7 +19,6 @@ from weathers import SimulatedLaunch, Sky, Weather
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import period_of
-from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.results import (
     BlockResult,
     Calibration,
@@ -31,10 +30,11 @@ from advisor.protocol.measured.results import (
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind, Node
 from advisor.protocol.nodes.cluster import Link as Interface
+from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.workload import WorkloadFacts
 
 _STARTS = 10
-_GBIT = 1e9 / 8
+GBIT = 1e9 / 8
 
 
 WEATHER = Weather(step=0.04, launch=0.01, luck=0.003, arm=0.003, walk=0.004, bursts=0.1)
@@ -53,6 +53,11 @@ class SimulatedSurface(Surface):
     grid: Mapping[str, tuple[Value, ...]]
     baseline: Mapping[str, Value]
     facts: WorkloadFacts
+    own: tuple[OwnKnob, ...] = ()
+    alter: Callable[[Training, Mapping[str, Value]], Training] = lambda training, _: training
+    """What the script's own knobs make of the training."""
+    crash: Callable[[Mapping[str, Value]], str] = lambda _: ""
+    """Why a launch under these values dies; nothing where it runs."""
     weather: Weather = WEATHER
     seen: dict[Key, tuple[Cell, Step]] = field(default_factory=dict)
 
@@ -94,18 +99,20 @@ class SimulatedSurface(Surface):
 
     def find(self, changes: Mapping[str, Value]) -> Cell:
         """Return the cell of these changes, values outside the grid taken to the nearest place."""
-        return self._look(self.key_of(changes))[0]
+        return self.look(self.key_of(changes))[0]
 
-    def _look(self, key: Key) -> tuple[Cell, Step]:
+    def look(self, key: Key) -> tuple[Cell, Step]:
+        """Return the cell at these places, and where the time of its step goes."""
         if (known := self.seen.get(key)) is not None:
             return known
         wishes = {knob: values[place] for (knob, values), place in zip(self.grid.items(), key, strict=True)}
-        strategy = DistributedStrategy.from_changes(wishes, base=self.base)
         changes = self.composer.compose(wishes) or {}
-        values = {**strategy.values(), **changes}
-        step = simulate_step(self.machine, self.training, values)
-        outcome, reason, truth = Outcome.FINISHED, "", None
-        if step.memory > 0.95 * self.machine.memory:
+        values = {**self.values_of(wishes), **changes}
+        step = simulate_step(self.machine, self.alter(self.training, values), values)
+        outcome, reason, truth = Outcome.FINISHED, self.crash(values), None
+        if reason:
+            outcome = Outcome.CRASHED
+        elif step.memory > 0.95 * self.machine.memory:
             outcome = Outcome.OUT_OF_MEMORY
             reason = f"It needed {step.memory / 2**30:.1f} GiB of {self.machine.memory / 2**30:.0f}."
         else:
@@ -116,7 +123,8 @@ class SimulatedSurface(Surface):
     @cached_property
     def baseline_step_s(self) -> float:
         """Step time of the script as it stands."""
-        return simulate_step(self.machine, self.training, self.base.values()).total_s
+        training = self.alter(self.training, self.standing)
+        return simulate_step(self.machine, training, self.standing).total_s
 
     @cached_property
     def best(self) -> Cell:
@@ -138,20 +146,15 @@ class SimulatedSurface(Surface):
                                 found = cell
         return found
 
-    @property
-    def floor(self) -> float:
-        """Nothing is uncertain here."""
-        return 0.0
-
     def launch(self, dice: random.Random) -> SimulatedLaunch:
         """Return a launch under a sky of its own."""
         return SimulatedLaunch(
-            Sky(self.weather, dice), lambda cell: self._look(cell.key)[1].total_s, self._describe
+            Sky(self.weather, dice), lambda cell: self.look(cell.key)[1].total_s, self._describe
         )
 
     def _describe(self, cell: Cell, times: Sequence[float], dice: random.Random) -> BlockResult:
         """What the ranks report besides the steps: phases, which are 2 % off and carry the race's level."""
-        step = self._look(cell.key)[1]
+        step = self.look(cell.key)[1]
         factor = median(times) / step.total_s if times else 1.0
         parts: dict[str, Any] = {
             name: getattr(step, name) * factor * math.exp(dice.gauss(0.0, 0.02))
@@ -172,14 +175,22 @@ class SimulatedSurface(Surface):
         )  # fmt: skip
 
 
-def _gradients(sizes: list[float], late: float = 0.0) -> tuple[tuple[float, float], ...]:
+def spread_gradients(sizes: list[float], late: float = 0.0) -> tuple[tuple[float, float], ...]:
     """Gradients from the last layer to the first, ready evenly over backward; `late` shifts them towards its end."""
     count = len(sizes)
     return tuple((size, ((i + 1) / count) ** (1.0 / (1.0 + late))) for i, size in enumerate(sizes))
 
 
-_SIZES: tuple[Value, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 32.0, 64.0, 128.0)
-_FIRST: tuple[Value, ...] = (0.25, 1.0, 4.0, 16.0)
+MODELS: Mapping[str, list[float]] = {
+    "resnet": [4.0 * MB / 8] * 2 + [9.0 * MB / 4] * 20 + [1.0 * MB] * 40 + [0.1 * MB] * 60 + [0.01 * MB] * 39,
+    "bert": [94.0 * MB] + [9.0 * MB, 9.0 * MB, 2.25 * MB, 2.25 * MB, 0.01 * MB] * 15,
+    "vgg": [16.0 * MB, 64.0 * MB, 392.0 * MB] + [9.0 * MB] * 6 + [2.0 * MB] * 4 + [0.3 * MB] * 3,
+    "gpt": [1.0 * MB] + [9.0 * MB, 9.0 * MB, 6.75 * MB, 2.25 * MB, 0.01 * MB] * 12 + [10.0 * MB],
+    "small": [0.2 * MB] * 120 + [0.01 * MB] * 80,
+}
+"""Bytes of each gradient, from the last layer to the first."""
+SIZES: tuple[Value, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 32.0, 64.0, 128.0)
+FIRST: tuple[Value, ...] = (0.25, 1.0, 4.0, 16.0)
 _OBSERVED: Mapping[str, Value] = {
     "fuse_all_reduce_ops": True, "fuse_grad_size_in_MB": 25.0, "last_comm_group_size_MB": 1.0, "nccl_comm_num": 1,
     "sync_nccl_allreduce": False, "use_hierarchical_allreduce": False, "hierarchical_allreduce_inter_nranks": 1,
@@ -190,10 +201,11 @@ _OBSERVED: Mapping[str, Value] = {
 }  # fmt: skip
 
 
-def _make(
+def make_surface(
     name: str, how: str, allow: Effect, machine: Machine, training: Training, device: str, batch: float,
-    grid: Mapping[str, tuple[Value, ...]],
+    grid: Mapping[str, tuple[Value, ...]], **more: Any,
 ) -> SimulatedSurface:  # fmt: skip
+    """Return a surface whose facts follow from the machine and the training; `more` are further fields of it."""
     facts = WorkloadFacts(
         backend="nccl", device=DeviceKind.CUDA, device_name=device, world_size=machine.world,
         local_world_size=machine.ranks_per_node, nodes=machine.nodes, gradient_bytes=int(training.size),
@@ -202,107 +214,90 @@ def _make(
         dataloader={"num_workers": 2, "prefetch_factor": 2, "pin_memory": False}, optimizers=("SGD",),
         torch_version="2.13.0", cpu_threads=1,
     )  # fmt: skip
-    return SimulatedSurface(name, how, allow, machine, training, grid, _OBSERVED, facts)
+    own = {knob.name: knob.own_value for knob in more.get("own", ())}
+    return SimulatedSurface(name, how, allow, machine, training, grid, {**_OBSERVED, **own}, facts, **more)
 
 
 def list_simulated() -> tuple[SimulatedSurface, ...]:
     """Return the simulated surfaces."""
-    resnet = [4.0 * MB / 8] * 2 + [9.0 * MB / 4] * 20 + [1.0 * MB] * 40 + [0.1 * MB] * 60 + [0.01 * MB] * 39
-    bert = [94.0 * MB] + [9.0 * MB, 9.0 * MB, 2.25 * MB, 2.25 * MB, 0.01 * MB] * 15
-    vgg = [16.0 * MB, 64.0 * MB, 392.0 * MB] + [9.0 * MB] * 6 + [2.0 * MB] * 4 + [0.3 * MB] * 3
-    gpt = [1.0 * MB] + [9.0 * MB, 9.0 * MB, 6.75 * MB, 2.25 * MB, 0.01 * MB] * 12 + [10.0 * MB]
-    small = [0.2 * MB] * 120 + [0.01 * MB] * 80
     half = {"fp16_allreduce": (False, True), "amp": (False, True)}
     return (
-        _make(
+        make_surface(
             "resnet-4x8-100g", "simulated: 4 nodes of 8 GPUs, 100 Gbit/s, 102 MB in 161 tensors", Effect.NUMERIC,
-            Machine(4, 8, Link(6e-6, 40e9, 0.6), Link(18e-6, 100 * _GBIT, 0.55), cpus=64),
-            Training(_gradients(resnet, 0.3), 0.055, 0.11, 900, amp_gain=2.1, read_s=0.31, activations=9 * 2**30),
+            Machine(4, 8, Link(6e-6, 40e9, 0.6), Link(18e-6, 100 * GBIT, 0.55), cpus=64),
+            Training(
+                spread_gradients(MODELS["resnet"], 0.3),
+                0.055, 0.11, 900, amp_gain=2.1, read_s=0.31, activations=9 * 2**30,
+            ),
             "Tesla V100", 64,
             {
-                "fuse_grad_size_in_MB": _SIZES, "last_comm_group_size_MB": _FIRST, "nccl_comm_num": (1, 2, 3, 4),
+                "fuse_grad_size_in_MB": SIZES, "last_comm_group_size_MB": FIRST, "nccl_comm_num": (1, 2, 3, 4),
                 "sync_nccl_allreduce": (False, True), "use_hierarchical_allreduce": (False, True),
                 "hierarchical_allreduce_inter_nranks": (2, 4, 8, 16), **half, "fuse_all_optimizer_ops": (False, True),
                 "num_iteration_per_drop_scope": (1, 10, 30, 100), "loader_num_workers": (0, 1, 2, 4, 6, 8, 16),
                 "num_threads": (1, 2, 4, 8), "num_iteration_per_run": (1, 3, 10, 100),
             },
         ),
-        _make(
+        make_surface(
             "bert-2x8-25g-tcp", "simulated: 2 nodes of 8 GPUs of 16 GB, 25 Gbit/s TCP, 430 MB", Effect.NUMERIC,
             Machine(
-                2, 8, Link(8e-6, 12e9, 0.7), Link(45e-6, 25 * _GBIT, 0.4), memory=16 * 2**30, cpus=32, tcp=True,
+                2, 8, Link(8e-6, 12e9, 0.7), Link(45e-6, 25 * GBIT, 0.4), memory=16 * 2**30, cpus=32, tcp=True,
                 contention=0.09,
             ),
-            Training(_gradients(bert, -0.2), 0.12, 0.25, 1300, amp_gain=1.9, read_s=0.02, activations=9.9 * 2**30),
+            Training(
+                spread_gradients(MODELS["bert"], -0.2),
+                0.12, 0.25, 1300, amp_gain=1.9, read_s=0.02, activations=9.9 * 2**30,
+            ),
             "Tesla V100", 12,
             {
-                "fuse_grad_size_in_MB": _SIZES, "nccl_comm_num": (1, 2, 3, 4), "sync_nccl_allreduce": (False, True),
+                "fuse_grad_size_in_MB": SIZES, "nccl_comm_num": (1, 2, 3, 4), "sync_nccl_allreduce": (False, True),
                 "use_hierarchical_allreduce": (False, True), "hierarchical_allreduce_inter_nranks": (2, 4, 8),
                 **half, "fuse_all_optimizer_ops": (False, True), "num_iteration_per_run": (1, 3, 10, 100),
                 "NCCL_SOCKET_NTHREADS": (1, 2, 4, 8),
                 "NCCL_NSOCKS_PERTHREAD": (1, 2, 4), "num_iteration_per_drop_scope": (1, 10, 30, 100),
             },
         ),
-        _make(
+        make_surface(
             "vgg-8x1-10g", "simulated: 8 nodes of 1 GPU, 10 Gbit/s, 528 MB with one tensor of 392 MB", Effect.EXACT,
-            Machine(8, 1, Link(6e-6, 12e9), Link(35e-6, 10 * _GBIT, 0.7), cpus=16, jitter=0.03),
-            Training(_gradients(vgg, -0.4), 0.09, 0.19, 200, read_s=0.5, activations=8 * 2**30),
+            Machine(8, 1, Link(6e-6, 12e9), Link(35e-6, 10 * GBIT, 0.7), cpus=16, jitter=0.03),
+            Training(spread_gradients(MODELS["vgg"], -0.4), 0.09, 0.19, 200, read_s=0.5, activations=8 * 2**30),
             "Tesla P100", 64,
             {
-                "fuse_all_reduce_ops": (True, False), "fuse_grad_size_in_MB": _SIZES,
-                "last_comm_group_size_MB": _FIRST, "nccl_comm_num": (1, 2, 3, 4), "sync_nccl_allreduce": (False, True),
+                "fuse_all_reduce_ops": (True, False), "fuse_grad_size_in_MB": SIZES,
+                "last_comm_group_size_MB": FIRST, "nccl_comm_num": (1, 2, 3, 4), "sync_nccl_allreduce": (False, True),
                 "num_iteration_per_drop_scope": (1, 10, 30, 100), "loader_num_workers": (0, 1, 2, 4, 8, 16),
                 "num_threads": (1, 2, 4, 8), "num_iteration_per_run": (1, 3, 10, 100),
             },
         ),
-        _make(
+        make_surface(
             "gpt-4x4-10g", "simulated: 4 nodes of 4 GPUs, 10 Gbit/s, 340 MB", Effect.CONVERGENCE,
-            Machine(4, 4, Link(8e-6, 20e9, 0.7), Link(30e-6, 10 * _GBIT, 0.6), cpus=32, jitter=0.04),
-            Training(_gradients(gpt), 0.15, 0.31, 1500, amp_gain=1.8, read_s=0.03, activations=12 * 2**30),
+            Machine(4, 4, Link(8e-6, 20e9, 0.7), Link(30e-6, 10 * GBIT, 0.6), cpus=32, jitter=0.04),
+            Training(
+                spread_gradients(MODELS["gpt"]), 0.15, 0.31, 1500, amp_gain=1.8, read_s=0.03, activations=12 * 2**30,
+            ),
             "A10", 8,
             {
-                "fuse_grad_size_in_MB": _SIZES, "nccl_comm_num": (1, 2, 3, 4),
+                "fuse_grad_size_in_MB": SIZES, "nccl_comm_num": (1, 2, 3, 4),
                 "use_hierarchical_allreduce": (False, True),
                 "hierarchical_allreduce_inter_nranks": (2, 4, 8), **half, "localsgd": (False, True),
                 "localsgd_k_steps": (1, 2, 4, 8), "gradient_merge": (False, True), "gradient_merge_k_steps": (1, 2, 4),
                 "fuse_all_optimizer_ops": (False, True), "num_iteration_per_drop_scope": (1, 10, 30, 100),
             },
         ),
-        _make(
+        make_surface(
             "small-1x8-launch-bound", "simulated: 1 node of 8 GPUs, a small model that its host can hardly feed",
             Effect.NUMERIC,
             Machine(1, 8, Link(7e-6, 60e9, 0.5), Link(7e-6, 60e9), launch_s=7e-6, cpus=24, contention=0.1),
-            Training(_gradients(small), 0.0045, 0.009, 1100, amp_gain=1.5, read_s=0.036, collect_s=0.002),
+            Training(
+                spread_gradients(MODELS["small"]), 0.0045, 0.009, 1100, amp_gain=1.5, read_s=0.036, collect_s=0.002,
+            ),
             "A100", 256,
             {
-                "fuse_all_reduce_ops": (True, False), "fuse_grad_size_in_MB": _SIZES,
-                "last_comm_group_size_MB": _FIRST, "nccl_comm_num": (1, 2, 3, 4), **half,
+                "fuse_all_reduce_ops": (True, False), "fuse_grad_size_in_MB": SIZES,
+                "last_comm_group_size_MB": FIRST, "nccl_comm_num": (1, 2, 3, 4), **half,
                 "fuse_all_optimizer_ops": (False, True), "num_iteration_per_drop_scope": (1, 10, 30, 100),
                 "num_iteration_per_run": (1, 3, 10, 100), "loader_num_workers": (0, 1, 2, 4, 6, 8, 16),
                 "loader_prefetch_factor": (2, 4, 8), "num_threads": (1, 2, 4, 8),
             },
         ),
     )  # fmt: skip
-
-
-def main() -> None:
-    """Describe the simulated surfaces."""
-    for surface in list_simulated():
-        print(surface.describe())
-        step = surface._look(surface.key_of({}))[1]
-        print(f"  baseline {step.total_s * 1e3:.1f} ms: {step}")
-        dice = random.Random(0)
-        cells = [
-            surface.find(surface.changes_at({k: dice.randrange(len(v)) for k, v in surface.grid.items()}))
-            for _ in range(400)
-        ]
-        truths = sorted(c.truth for c in cells if c.truth is not None)
-        middle = truths[len(truths) // 2]
-        print(
-            f"  400 random strategies: {400 - len(truths)} fail, median {math.expm1(middle):+.1%}, "
-            f"best {math.expm1(truths[-1]):+.1%}, {len(surface.seen)} cells looked at"
-        )
-
-
-if __name__ == "__main__":
-    main()

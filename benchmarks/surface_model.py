@@ -18,10 +18,11 @@ from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes, period_of
-from advisor.protocol.knobs.strategy import DistributedStrategy, Layout, Strategy
+from advisor.protocol.knobs.strategy import Layout
 from advisor.protocol.measured.results import BlockResult, Calibration, Phases
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster
+from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.space.composition import Composer, list_own_values
 
@@ -43,8 +44,6 @@ class Repeat:
     """Baseline blocks behind the deviation; 0 where it is against the median of all of them."""
     place: tuple[int, int] = (0, 0)
     """Session, and order in it."""
-    turn: int = 0
-    """Pass of the recording that it belongs to: a pass measures every strategy once."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,8 @@ class Surface(ABC):
     facts: WorkloadFacts
     cluster: Cluster
     calibration: Calibration | None
+    own: tuple[OwnKnob, ...] = ()
+    """Knobs of the script's own; the grid and the baseline name them beside the catalogue's."""
 
     @abstractmethod
     def find(self, changes: Mapping[str, Value]) -> Cell:
@@ -94,18 +95,9 @@ class Surface(ABC):
     def best(self) -> Cell:
         """The cell of the highest truth."""
 
-    @property
-    @abstractmethod
-    def floor(self) -> float:
-        """Regret below which the surface cannot tell strategies apart."""
-
     @abstractmethod
     def launch(self, dice: random.Random) -> Launch:
         """Return a fresh launch of the training."""
-
-    def split(self, _seed: int) -> "Surface":
-        """Return the surface as one half of its repeats shows it, with the truth of the other; here both are known."""
-        return self
 
     def draw(self, cell: Cell, steps: int, dice: random.Random) -> BlockResult:
         """Return a block of the cell that was measured alone, in a launch of its own."""
@@ -133,9 +125,10 @@ class Surface(ABC):
     @cached_property
     def job(self) -> Job:
         """A job on this surface, in the state in which its first session has said hello."""
+        options = [word for knob in self.own for word in (f"--{knob.name}", str(knob.own_value))]
         spec = JobSpec(
             name=self.name,
-            workload=Workload(command=("torchrun", "train.py")),
+            workload=Workload(command=("torchrun", "train.py", *options), own=self.own),
             nodes=self.facts.nodes,
             allow=self.allow,
             knobs=tuple(self.grid),
@@ -147,16 +140,27 @@ class Surface(ABC):
         )  # fmt: skip
 
     @cached_property
-    def base(self) -> Strategy:
-        """The baseline as a whole strategy."""
-        return DistributedStrategy.model_validate(list_own_values(self.job))
+    def standing(self) -> dict[str, Value]:
+        """The script as it stands: a value of every knob."""
+        return list_own_values(self.job)
+
+    def values_of(self, changes: Mapping[str, Value]) -> dict[str, Value]:
+        """Return a value of every knob under these changes, idle knobs at the baseline's."""
+        catalogue = self.composer.catalogue
+        values = {**self.standing, **catalogue.parse(changes)}
+        return {
+            name: self.standing[name]
+            if value != self.standing[name] and catalogue[name].inactive_because(values)
+            else value
+            for name, value in values.items()
+        }
 
     @cached_property
     def composer(self) -> Composer:
         """Makes sound strategies of wishes, as the search does."""
         return Composer(
             catalogue=self.job.spec.catalogue,
-            own=self.base.values(),
+            own=self.standing,
             taken=frozenset(self.job.spec.catalogue),
             layout=Layout(world_size=self.facts.world_size, nodes=self.facts.nodes),
             local_world_size=self.facts.local_world_size,
@@ -165,9 +169,8 @@ class Surface(ABC):
 
     def key_of(self, changes: Mapping[str, Value]) -> Key:
         """Return the places of these changes in the grid; idle knobs stand at the baseline's value."""
-        strategy = DistributedStrategy.from_changes(changes, base=self.base)
-        active = {**self.base.values(), **strategy.changes_from(self.base)}
-        return tuple(place_of(values, active[knob]) for knob, values in self.grid.items())
+        values = self.values_of(changes)
+        return tuple(place_of(places, values[knob]) for knob, places in self.grid.items())
 
     def changes_at(self, places: Mapping[str, int]) -> dict[str, Value]:
         """Return the sound strategy at these places of the grid: how methods that know no coupling rules are helped.
@@ -177,8 +180,7 @@ class Surface(ABC):
         wishes = {knob: self.grid[knob][place] for knob, place in places.items()}
         names = list(wishes)
         while True:
-            strategy = DistributedStrategy.from_changes(wishes, base=self.base)
-            if not strategy.changes_from(self.base):
+            if self.values_of(wishes) == self.standing:
                 return {}
             if (changes := self.composer.compose(wishes)) is not None:
                 return changes
@@ -192,8 +194,7 @@ class Surface(ABC):
         sizes = " × ".join(f"{knob} {len(values)}" for knob, values in self.grid.items())
         return (
             f"{self.name} ({self.allow.value}): {sizes}\n  {self.how}\n"
-            f"  best {Changes(best.changes).describe()}: {math.expm1(best.truth or 0.0):+.1%}; "
-            f"noise floor {self.floor:.2%}"
+            f"  best {Changes(best.changes).describe()}: {math.expm1(best.truth or 0.0):+.1%}"
         )
 
 

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from pydantic import ValidationError
-from recorded_surface import RecordedSurface
+from recorded_surface import RecordedSurface, fit_truths
 from surface_model import ROOT, Cell, Key, Repeat
 
 from advisor.protocol.base import Value
@@ -27,6 +27,7 @@ from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.reading import read_document
 from advisor.protocol.training.workload import WorkloadFacts
+from agent.runtime.races.verdicts import cap_steps
 
 FOLDER = ROOT / "benchmarks" / "surfaces"
 _FACTS: Mapping[str, Any] = {
@@ -77,7 +78,6 @@ def read_surface(data: Mapping[str, Any], name: str = "surface") -> RecordedSurf
         calibration=read_document(Calibration, json.dumps(data["calibration"]))
         if data.get("calibration")
         else None,
-        allowed_error=data.get("allowed_error"),
     )
     blocks = [
         (place, number, _read_block(block, cell, f"cells[{place}].blocks[{number}]"), block)
@@ -89,20 +89,12 @@ def read_surface(data: Mapping[str, Any], name: str = "surface") -> RecordedSurf
         for place, _, result, raw in blocks
         if not data["cells"][place].get("changes") and "order" in raw
     )
-    cells = _number_turns(_read_cells(bare, data["cells"], blocks, anchors))
+    cells = _read_cells(bare, data["cells"], blocks, anchors)
     if not any(not cell.changes and cell.repeats for cell in cells.values()):
         raise SurfaceError('cells has no measured baseline: add the cell with "changes": {}')
     centre = median(rate for _, _, rate in anchors) if anchors else 0.0
-    return RecordedSurface(
-        **{
-            name: getattr(bare, name)
-            for name in ("name", "how", "allow", "grid", "baseline", "facts", "cluster")
-        },
-        calibration=bare.calibration,
-        allowed_error=bare.allowed_error,
-        cells=cells,
-        levels=tuple((session, order, rate - centre) for session, order, rate in anchors),
-    )
+    levels = tuple((session, order, rate - centre) for session, order, rate in anchors)
+    return fit_truths(replace(bare, cells=cells, levels=levels))
 
 
 def _read_grid(
@@ -172,11 +164,14 @@ def _read_block(block: Mapping[str, Any], cell: Mapping[str, Any], where: str) -
 
 
 def rate_of(result: BlockResult) -> float:
-    """Return ln(samples per second) from the median over the block's periods."""
+    """Return ln(samples per second), from the mean over its periods, capped as the score of a race caps them.
+
+    Truth and score are then of one estimator.
+    """
     period, times = max(1, result.period), result.step_time_s
     whole = len(times) - len(times) % period
     periods = [fmean(times[i : i + period]) for i in range(0, whole, period)] or [fmean(times)]
-    return math.log(result.samples_per_step) - math.log(median(periods))
+    return math.log(result.samples_per_step) - math.log(fmean(cap_steps(periods)))
 
 
 def _read_cells(
@@ -230,7 +225,9 @@ def _compare(
     rate = rate_of(result)
     place = int(block.get("session", 0)), int(block.get("order", 0))
     if "anchor_log_ratio" in block:
-        return Repeat(result, rate, float(block["anchor_log_ratio"]), place=place)
+        return Repeat(
+            result, rate, float(block["anchor_log_ratio"]), anchors=int(block.get("anchors", 2)), place=place
+        )
     if "order" in block:
         session, order = place
         before = [level for s, o, level in anchors if s == session and o < order][-1:]
@@ -239,35 +236,6 @@ def _compare(
             near = [*before, *after]
             return Repeat(result, rate, rate - fmean(near), anchors=len(near), place=place)
     return Repeat(result, rate, rate - middle, anchors=0, place=place)
-
-
-def _number_turns(cells: Mapping[Key, Cell]) -> dict[Key, Cell]:
-    """Give every repeat the pass that it belongs to: the n-th repeats of all strategies are one pass.
-
-    The baseline has more blocks than passes: each belongs to the pass of the block recorded nearest to it.
-    """
-    others = {
-        key: tuple(
-            replace(r, turn=turn) for turn, r in enumerate(sorted(cell.repeats, key=lambda r: r.place))
-        )
-        for key, cell in cells.items()
-        if cell.changes
-    }
-    known = sorted((r.place, r.turn) for repeats in others.values() for r in repeats)
-    numbered = {}
-    for key, cell in cells.items():
-        repeats = others.get(key)
-        if repeats is None:
-            repeats = tuple(
-                replace(
-                    r, turn=min(known, key=lambda k: (k[0][0] != r.place[0], abs(k[0][1] - r.place[1])))[1]
-                )
-                if known
-                else r
-                for r in cell.repeats
-            )
-        numbered[key] = replace(cell, repeats=repeats)
-    return numbered
 
 
 def main() -> None:
@@ -289,7 +257,7 @@ def main() -> None:
         print(
             f"  {len(surface.cells)} cells of a grid of {total} (idle knobs make some of them one), "
             f"{len(surface.cells) - len(ranked)} failed; block noise {surface.run_noise:.2%}, "
-            f"{len(surface.levels)} anchors"
+            f"a race's luck {surface.race_noise:.2%}, {len(surface.levels)} anchors"
         )
         for cell in ranked[:5]:
             print(f"    {math.expm1(cell.truth or 0.0):+7.2%}  {Changes(cell.changes).describe()}")

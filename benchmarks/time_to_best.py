@@ -9,7 +9,8 @@ truth says how good the strategy in hand really is; no way gets to see it. Plain
 with a block of as many steps, because a script's settings are read when it starts. *In hand* is the best observed
 strategy for them, and for the advisor the strategy that its search would recommend. The time counts from the
 command's start, the advisor's server and agents included, to the moment from which the strategy in hand stays within
-2 % (or within the surface's noise floor, if that is more) until the search ends. Needs root.
+2 % (or within the error of a difference of two recorded strategies, if that is more) until the search ends. Needs
+root.
 """
 
 import argparse
@@ -58,7 +59,7 @@ Holdings = list[tuple[float, Mapping[str, Value]]]
 
 def time_until_close(surface: RecordedSurface, held: Holdings) -> tuple[float | None, float]:
     """Return the seconds from which the strategy in hand stays close to the best (None: never), and the last regret."""
-    close = max(_CLOSE, surface.floor)
+    close = max(_CLOSE, surface.truth_error)
     since: float | None = None
     for seconds, changes in held:
         if surface.regret(changes) > close:
@@ -247,7 +248,7 @@ def main() -> None:
         "# Time until a strategy within 2 % of the best is in hand", "",
         f"`python benchmarks/time_to_best.py {' '.join(sys.argv[1:])}`".replace(" `", "`"), "",
         f"{surface.name}, live on a testbed of two namespaces; {platform.system()} {platform.machine()}, "
-        f"{os.cpu_count()} CPUs. Close means a regret of at most {max(_CLOSE, surface.floor):.1%}.", "",
+        f"{os.cpu_count()} CPUs. Close means a regret of at most {max(_CLOSE, surface.truth_error):.1%}.", "",
         "| repeat | way | seconds until close | races or trials | seconds in all | last regret | strategy in hand |",
         "|---|---|---|---|---|---|---|",
     ]  # fmt: skip

@@ -4,15 +4,17 @@ import math
 import random
 
 import pytest
+from generated_surfaces import TUNED, list_held, list_tuned, make_case
 from peers import PEERS
-from quality_report import COUNTS, write_table
+from quality_report import write_table
 from replay import Replay
 from search_quality import lay_axes, run_peer
 from simulated_surfaces import list_simulated
 from step_simulator import MB, Link, Machine, Training, fill_buckets, simulate_step, time_allreduce
-from surfaces import read_surface
+from surfaces import FOLDER, read_surface
 
 from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.measured.trials import Outcome
 
 MACHINE = Machine(2, 1, Link(1e-6, 1e12), Link(1e-5, 1e9), jitter=0.0, contention=0.0)
 TRAINING = Training(tuple((4.0 * MB, (i + 1) / 10) for i in range(10)), 0.02, 0.04, 100)
@@ -90,6 +92,24 @@ def test_local_sgd_spreads_one_exchange_over_its_steps() -> None:
     assert local.exposed_comm_s == pytest.approx(time_allreduce(MACHINE, TRAINING.size) / 4, rel=0.02)
 
 
+def test_a_scripts_own_options_are_found_and_what_dies_is_a_failure() -> None:
+    surface = make_case(next(case for case in TUNED if case.kind == "own"))
+    crashed = surface.find({"attention": "flash", "amp": False})
+    assert crashed.outcome is Outcome.CRASHED
+    assert surface.regret(crashed.changes) == 1.0
+    faster = surface.find({"attention": "fused"})
+    assert faster.truth is not None
+    assert faster.truth > 0.05
+    replay = Replay(surface, seed=1, watched=True).search(6)
+    assert {"attention", "recompute", "tile"} & {name for trial in replay.trials for name in trial.changes}
+
+
+def test_held_out_surfaces_are_a_third_and_none_is_among_those_for_tuning() -> None:
+    held, tuned = {s.name for s in list_held()}, {s.name for s in list_tuned()}
+    assert not held & tuned
+    assert 3 * len(held) >= len(held) + len(tuned) + len(list(FOLDER.glob("*.json")))
+
+
 def test_simulated_surfaces_have_something_to_find_and_something_that_fails() -> None:
     surfaces = {surface.name: surface for surface in list_simulated()}
     dice = random.Random(0)
@@ -103,7 +123,7 @@ def test_simulated_surfaces_have_something_to_find_and_something_that_fails() ->
     assert max(cell.truth or 0.0 for cell in drawn) > 0.2
 
 
-@pytest.mark.parametrize("method", ["random", "optuna-tpe", "coordinate", "grid"])
+@pytest.mark.parametrize("method", ["random", "random-repeats", "optuna-tpe", "optuna-tpe+rules", "grid"])
 def test_a_peer_never_does_worse_by_looking_longer_without_noise(method: str) -> None:
     surface = read_surface(
         {
@@ -118,17 +138,20 @@ def test_a_peer_never_does_worse_by_looking_longer_without_noise(method: str) ->
             ],
         }
     )  # fmt: skip
-    peer = PEERS[method][1](lay_axes(surface), 0)
+    axes = lay_axes(surface)
+    first = [{"nccl_comm_num": 3, "fuse_all_reduce_ops": axes["fuse_all_reduce_ops"].baseline}]
+    peer = PEERS[method][1](axes, 0, first if method.endswith("+rules") else [])
     standings = run_peer(surface, 0, 20, peer)
     regrets = [standings[count].regret for count in (2, 5, 20)]
     assert regrets == sorted(regrets, reverse=True)
     assert regrets[-1] == 0.0
+    if method.endswith("+rules"):
+        assert standings[1].regret == surface.regret({"nccl_comm_num": 4})
 
 
 def test_the_table_leaves_out_what_was_not_run() -> None:
-    run = {"method": "random", "surface": "s", "seed": 0, "regrets": {"5": 0.2, "10": 0.1}, "arms": 10,
-           "by_time": {"10": 0.1}, "seconds": 1.0}  # fmt: skip
+    run = {"method": "random", "surface": "s", "seed": 0, "regrets": {"3": 0.2, "6": 0.1}, "arms": 6,
+           "by_time": {"6": 0.1}, "seconds": 1.0}  # fmt: skip
     table = write_table([run], ["advisor", "random"])
     assert len(table) == 3
-    assert table[-1] == "| random search | 1 | 20.0 ±0.0 | 10.0 ±0.0 | – | – | 10.0 ±0.0 | – | – | 10 |"
-    assert COUNTS == (5, 10, 20, 40)
+    assert table[-1] == "| random search | 1 | 20.0 ±0.0 | 10.0 ±0.0 | – | – | – | 10.0 ±0.0 | – | – | 6 |"

@@ -65,9 +65,11 @@ def test_the_truth_is_against_the_neighbouring_baseline_blocks() -> None:
         cell(0.12, ("nccl_comm_num", 2), anchor_log_ratio=0.25),
     )
     truth = surface.find({"fuse_grad_size_in_MB": 5.0}).truth
-    assert truth == pytest.approx((math.log(0.1) + math.log(0.2)) / 2 - math.log(0.12))
-    assert surface.find({"nccl_comm_num": 2, "sync_nccl_allreduce": False}).truth == 0.25
-    assert surface.regret({}) == pytest.approx(-math.expm1(-0.25))
+    # What a single block shows is drawn a little towards what the others say.
+    assert truth == pytest.approx((math.log(0.1) + math.log(0.2)) / 2 - math.log(0.12), abs=0.02)
+    other = surface.find({"nccl_comm_num": 2, "sync_nccl_allreduce": False}).truth
+    assert other == pytest.approx(0.25, abs=0.02)
+    assert surface.regret({}) == pytest.approx(-math.expm1(-(other or 0.0)))
 
 
 def test_a_missing_strategy_is_answered_by_the_nearest_one_and_says_so() -> None:
@@ -99,15 +101,16 @@ def test_the_blocks_of_a_cell_scatter_as_much_as_its_repeats() -> None:
     surface = surface_of(baselines, {"changes": {"nccl_comm_num": 2}, "blocks": repeats})
     found = surface.find({"nccl_comm_num": 2})
     drawn = [race_against_baseline(surface, found, dice) for _ in range(400)]
-    # A launch reads one of the 40 passes, whose spread is known within 11 % (chi-square).
-    assert stdev(drawn) == pytest.approx(0.02 * math.sqrt(1.5), rel=0.3)
+    # Both arms have a luck of their own.
+    assert stdev(drawn) == pytest.approx(math.sqrt(2.0) * surface.run_noise, rel=0.2)
+    assert surface.run_noise == pytest.approx(0.02, rel=0.3)
     assert fmean(drawn) == pytest.approx(found.truth, abs=0.01)
 
 
-def test_arms_of_a_race_keep_the_distance_that_they_had_in_a_pass() -> None:
-    surface = surface_of(cell(0.1), cell(0.08, ("nccl_comm_num", 2), anchor_log_ratio=0.25, turn=0))
+def test_arms_of_a_race_keep_their_true_distance() -> None:
+    surface = surface_of(cell(0.1), cell(0.08, ("nccl_comm_num", 2), anchor_log_ratio=0.25))
     apart = race_against_baseline(surface, surface.find({"nccl_comm_num": 2}), random.Random(3))
-    # One pass knows the distance with the noise of a block.
+    # A race knows the distance with the luck of both arms.
     assert apart == pytest.approx(0.25, abs=4 * surface.run_noise)
 
 
