@@ -2,14 +2,16 @@
 
 `inspect_paddle.py static|dynamic ASKED ANSWERED`: a JSON list of prototxt files, or of Python files with
 `make_strategy()`, becomes a JSON list of what was seen. Static: the operators of the program that rank 0 of two would
-run, counted (built and not run: the CPU wheels have no static communication; the one function that would open it is
-left out). Dynamic, under Paddle's own launcher: the groups of gradients that two real ranks reduce.
+run, counted, and the loss of its forward pass (the rest is built and not run: the CPU wheels have no static
+communication; the one function that would open it is left out). Dynamic, under Paddle's own launcher: the groups of
+gradients that two real ranks reduce.
 """
 
 import json
 import os
 import runpy
 import sys
+import warnings
 
 RANK = {
     "PADDLE_TRAINER_ID": "0", "PADDLE_TRAINERS_NUM": "2", "PADDLE_CURRENT_ENDPOINT": "127.0.0.1:6170",
@@ -35,10 +37,13 @@ def build_program(path):
 
     program, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
-        hidden = paddle.static.data("x", [4, 30])
+        program.random_seed = startup.random_seed = 7
+        image = paddle.static.data("x", [4, 2, 3, 5])
+        hidden = paddle.reshape(convolve_depthwise(paddle.nn.functional.relu(image)), [4, 30])
         for _ in range(5):
             hidden = paddle.nn.functional.relu(paddle.static.nn.fc(hidden, 30))
         loss = paddle.mean(hidden)
+        parameters = startup.clone()
         strategy = load(path)
         fleet.init(is_collective=True, strategy=strategy)
         fleet.distributed_optimizer(paddle.optimizer.Momentum(0.1), strategy).minimize(loss, startup)
@@ -57,7 +62,37 @@ def build_program(path):
                         *(str(operator.attr(name)) for name in NUMBERS if operator.has_attr(name)),
                     ]
                 )
-    return {"operators": operators, "constants": constants}
+    return {"operators": operators, "constants": constants, "loss": compute_loss(program, parameters, loss)}
+
+
+def convolve_depthwise(image):
+    """Without parameters that are trained: the gradients, which others count, stay those of the linear layers."""
+    import paddle
+
+    frozen = paddle.ParamAttr(trainable=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return paddle.static.nn.conv2d(
+            image, 2, 3, padding=1, groups=2, param_attr=frozen, bias_attr=False, use_cudnn=False
+        )
+
+
+def compute_loss(program, parameters, loss):
+    """Run what leads to the loss, which nothing of the communication does; `parameters` fills in the parameters.
+
+    None where Paddle cannot take the forward pass out alone: of programs with conditional blocks or loss scaling.
+    """
+    import numpy
+    import paddle
+
+    if program.num_blocks > 1 or program.global_block().has_var("loss_scaling_0"):
+        return None
+    with paddle.static.scope_guard(paddle.static.Scope()):
+        executor = paddle.static.Executor(paddle.CPUPlace())
+        executor.run(parameters)
+        values = numpy.linspace(-1, 1, 120, dtype="float32").reshape(4, 2, 3, 5)
+        forward = program.clone(for_test=True)
+        return float(executor.run(forward, feed={"x": values}, fetch_list=[loss.name])[0])
 
 
 def train(path):

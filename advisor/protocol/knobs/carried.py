@@ -55,9 +55,12 @@ CARRIED: tuple[Knob, ...] = (
     _carried("enable_sequential_execution", B, False, "Run operators in program order.",
              paddle_field="build_strategy.enable_sequential_execution"),
     _carried("fuse_relu_depthwise_conv", B, False, "Fuse relu with depthwise convolution; GPU only, saves memory.",
-             Effect.NUMERIC, paddle_field="build_strategy.fuse_relu_depthwise_conv"),
+             Effect.NUMERIC, "Not measured: torch has no such fusion, and on CPUs Paddle's static programs lose the "
+             "relu and train another model (3.3.1 and 2.6.2), so that only a GPU can tell what it brings.",
+             paddle_field="build_strategy.fuse_relu_depthwise_conv"),
     _carried("fuse_broadcast_ops", B, False, "Fuse broadcasts; only in Reduce mode.",
-             realised="Works in Reduce mode only; this advisor tunes AllReduce mode.",
+             realised="Not measured: it is for Reduce mode only, this advisor tunes AllReduce mode, and the static "
+             "programs of fleet do not change with it.",
              paddle_field="build_strategy.fuse_broadcast_ops"),
     _carried("enable_inplace", B, False, "Reuse an input's memory for the output.",
              paddle_field="build_strategy.enable_inplace"),

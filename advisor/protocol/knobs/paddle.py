@@ -41,8 +41,7 @@ _STATIC = {
     "adaptive_localsgd", "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step", "gradient_merge",
     "gradient_merge_k_steps", "gradient_merge_avg", "dgc", "cudnn_exhaustive_search", "conv_workspace_size_limit",
     "cudnn_batchnorm_spatial_persistent", "fuse_elewise_add_act_ops", "fuse_bn_act_ops", "fuse_relu_depthwise_conv",
-    "fuse_broadcast_ops", "enable_inplace", "enable_backward_optimizer_op_deps", "cache_runtime_context",
-    "enable_sequential_execution",
+    "enable_inplace", "enable_backward_optimizer_op_deps", "cache_runtime_context", "enable_sequential_execution",
 }  # fmt: skip
 _UNREAD = {
     "use_hierarchical_allreduce": "",
@@ -53,6 +52,7 @@ _UNREAD = {
     "num_iteration_per_run": "",
     "use_thread_barrier": "",
     "fuse_all_optimizer_ops": "Paddle sets it to False itself",
+    "fuse_broadcast_ops": "fleet's programs come out the same with it, in Reduce mode as well",
 }
 """Knobs whose field has no reader, with what else can be said."""
 _LOCAL_SGD = (
