@@ -25,7 +25,7 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Message, Value
 from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.training.own_knobs import OwnKnob, spell
+from advisor.protocol.training.own_knobs import UNSET, OwnKnob, spell
 from advisor.protocol.training.workload import WorkloadKind
 
 _FOR_PADDLE = frozenset({"FLAGS_fraction_of_gpu_memory_to_use"})
@@ -81,7 +81,8 @@ def _say_own(knob: OwnKnob, values: Mapping[str, Value]) -> OwnLine:
         path, key = knob.file
         return OwnLine(text=f"{key} = {value}", where=f"in {path}", knobs=(knob.name,))
     if knob.variable:
-        return OwnLine(text=f"{knob.variable}={value}", where="before the launch command", knobs=(knob.name,))
+        text = f"unset {knob.variable}" if value == UNSET else f"{knob.variable}={value}"
+        return OwnLine(text=text, where="before the launch command", knobs=(knob.name,))
     if knob.at.startswith("-"):
         return OwnLine(text=f"{knob.at} {value}", where="in the command", knobs=(knob.name,))
     return OwnLine(

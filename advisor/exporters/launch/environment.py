@@ -11,6 +11,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.environment import TUNER
+from advisor.protocol.training.own_knobs import UNSET
 
 VARIABLES = {
     **{
@@ -51,9 +52,12 @@ def export_environment(advice: Advice, job: Job) -> Exported:
         for name in variables
         if name in by_variable
     }
+    unset = {own.name: own.variable for own in job.spec.workload.own if advice.changes.get(own.name) == UNSET}
     unmapped = {
         knob: IN_RANKS
         if knob in TUNER
+        else f"A file of variables takes none away: unset {unset[knob]} before the launch."
+        if unset.get(knob)
         else "No environment variable sets it: use the torchrun or paddle export."
         for knob in advice.changes
         if knob not in provenance

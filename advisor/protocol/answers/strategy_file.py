@@ -14,7 +14,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.training.own_knobs import OwnKnob
-from advisor.protocol.training.settling import list_variables
+from advisor.protocol.training.settling import list_unset, list_variables
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 
 _BUILT_IN = frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB"})
@@ -82,6 +82,11 @@ class StrategyFile(Message):
     def launch_variables(self) -> dict[str, str]:
         """The environment variables that carry it there."""
         return {**self.catalogue.list_variables(self.changes), **list_variables(self.own, self.changes)}
+
+    @computed_field
+    def launch_unset(self) -> tuple[str, ...]:
+        """The variables that are taken out of what the launch inherits."""
+        return tuple(sorted(list_unset(self.own, self.changes)))
 
     @property
     def least_samples_per_s(self) -> float | None:

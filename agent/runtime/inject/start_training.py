@@ -17,7 +17,7 @@ from .variables import INVALID, LEFT_OUT, UNCHANGED, is_trial, put_under
 
 _FLAG = "--strategy"
 _USAGE = "[--strategy strategy.json] [--] COMMAND…  (a launch command, train.py …, or -m module …)"
-_READ = ("changes", "holds_for", "baseline", "at_launch", "launch_variables")
+_READ = ("changes", "holds_for", "baseline", "at_launch", "launch_variables", "launch_unset")
 """Of the strategy file."""
 
 
@@ -37,6 +37,8 @@ def main() -> None:
         told = f"{name}: {file.get('headline')}" if file["changes"] else f"{name} {UNCHANGED}"
         if file["changes"]:
             runtime = os.path.join(archive, __name__.partition(".")[0])
+            for unset in file["launch_unset"]:
+                variables.pop(unset, None)
             variables = put_under(
                 runtime, variables, describe(file), file["at_launch"], file["launch_variables"]
             )

@@ -2,10 +2,12 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from advisor.exporters import export
+from advisor.exporters import export, export_bundle
+from advisor.exporters.own_words import list_own_lines
 from advisor.protocol.nodes.cluster import Cluster, Node
 
 HOSTILE = ("it's", "$(touch pwned)", "`id`", "a b", 'say "hi"', "line\nbreak", "é", "*", "--x=;reboot", "")
@@ -154,3 +156,24 @@ def test_what_no_variable_can_carry_is_sent_elsewhere(advise) -> None:
 def test_flags_of_paddle_are_said_to_be_paddles(advise) -> None:
     file = export(*advise({"FLAGS_fraction_of_gpu_memory_to_use": 0.9}), "env")
     assert "FLAGS_fraction_of_gpu_memory_to_use=0.9" in file.content
+
+
+def test_an_inherited_variable_that_the_advice_takes_away_is_gone_for_the_command(
+    advise, tmp_path: Path
+) -> None:
+    own = {
+        "name": "inherited_NCCL_IB_DISABLE", "at": "$NCCL_IB_DISABLE", "values": ("inherited", "unset"),
+        "baseline": "inherited",
+    }  # fmt: skip
+    advice, job = advise({"inherited_NCCL_IB_DISABLE": "unset"}, own=[own], command=("env", "-0"))
+    for name, content in export_bundle(advice, job).items():
+        (tmp_path / name).write_bytes(content)
+    started = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "NCCL_IB_DISABLE": "1", "KEPT": "1"}
+    done = subprocess.run(
+        ["bash", "run.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True, env=started
+    )
+    names = {line.partition("=")[0] for line in done.stdout.split("\0")}
+    assert "KEPT" in names
+    assert "NCCL_IB_DISABLE" not in names
+    assert list_own_lines(advice, job)[0].text == "unset NCCL_IB_DISABLE"
+    assert "unset NCCL_IB_DISABLE" in export(advice, job, "env").unmapped["inherited_NCCL_IB_DISABLE"]
