@@ -41,7 +41,10 @@ def _sharded_needed(context: KnobContext) -> str | None:
 
 def _tuner_rule(context: KnobContext) -> tuple[Rule, ...]:
     if context.facts.nodes > 2:
-        return (Rule("tree/simple", "Over many nodes a tree has fewer hops than a ring."),)
+        return (
+            Rule("tree/simple", "Over many nodes a tree has fewer hops than a ring."),
+            Rule(_SMALL_IN_TREES, "Hops count for small buckets, bandwidth for large ones."),
+        )
     return (Rule("ring/simple", "A ring sends every byte of a large message once over each link."),)
 
 
@@ -57,9 +60,11 @@ TUNER = ("nccl_tuner_allreduce", "nccl_tuner_all_gather", "nccl_tuner_reduce_sca
 """Knobs that NCCL takes from a tuner plugin, which the runtime builds and loads in the ranks."""
 _PLUGIN = (
     "A tuner plugin, built by the node's C compiler when the ranks start (NCCL 2.22 and later); refused without a "
-    "compiler and where another tuner is in its place. Never LL128, which corrupts data on hardware without guarantees "
-    "for it."
+    "compiler. A tuner of the network's maker (AWS's, Google's) is asked before it, and stands for all else. Never "
+    "LL128, which corrupts data on hardware without guarantees for it."
 )
+_SMALL_IN_TREES = "tree/simple@4194304+ring/simple"
+"""Below 4 MiB a tree's fewer hops tell, above it a ring's bandwidth."""
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 _OWN_COMMUNICATORS = (
     "Gradients go over communicators of their own, made with it (ProcessGroupNCCL.Options().config), where torch and "
@@ -123,11 +128,24 @@ ENVIRONMENT: tuple[Knob, ...] = (
         unavailable_because=nccl_needed, inactive_because=idle_under_local_sgd,
     ),
     Knob(
+        name="NCCL_CTA_POLICY", place=E, part=Part.COMMUNICATION, minor=True,
+        default=0, low=0, high=1, grid=lambda _: (0, 1),
+        effect=Effect.EXACT, switch=Switch.COLD,
+        meaning="What NCCL does with thread blocks: 0 the most bandwidth, 1 as few as a decent one takes, which leaves "
+        "more of the GPU to the computation beside it.",
+        realised="Environment of the launched ranks; NCCL 2.27 and later. 2, copying without thread blocks, needs "
+        "buffers in symmetric windows, and no gradient lies in one by itself.",
+        unavailable_because=nccl_needed, inactive_because=idle_under_local_sgd,
+        rule=lambda _: (Rule(1, "Communication that computation hides needs few thread blocks."),),
+    ),
+    Knob(
         name="nccl_tuner_allreduce", title="NCCL's allreduce algorithm",
         place=E, part=Part.COMMUNICATION, variable="FLEET_NCCL_ALLREDUCE", minor=True,
-        default="", choices=("", "ring/simple", "ring/ll", "tree/simple", "tree/ll", "nvls/simple", "nvlstree/simple"),
+        default="", choices=("", "ring/simple", "ring/ll", "tree/simple", "tree/ll", _SMALL_IN_TREES,
+                             "nvls/simple", "nvlstree/simple"),
         effect=Effect.EXACT, switch=Switch.COLD,
-        meaning="Algorithm and protocol of NCCL's allreduces of 64 KiB and more; nothing: its own choice.",
+        meaning="Algorithm and protocol of NCCL's allreduces of 64 KiB and more, perhaps one for each band of sizes; "
+        "nothing: its own choice.",
         realised=_PLUGIN, unavailable_because=_allreduce_unavailable, rule=_tuner_rule,
         inactive_because=idle_under_local_sgd,
     ),

@@ -26,7 +26,9 @@ READ_ON_GPUS = {
     ALLOCATOR: "torch's allocator reads it when it starts",
     VARIABLES[WORKSPACE]: "cuDNN reads it when it starts",
 }
-NCCL_COUNTS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE", *FIELDS)
+POLICY, POLICY_FROM = "NCCL_CTA_POLICY", (2, 27)
+"""The first NCCL that reads it."""
+NCCL_COUNTS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE", POLICY, *FIELDS)
 
 
 def plan_launched_cap(cold: Mapping[str, Any]) -> Optional[float]:
@@ -57,6 +59,14 @@ def refuse_launched(cold: Mapping[str, Any]) -> Dict[str, str]:
     reason = explain_no_choice(version)
     if reason is not None:
         refused.update(dict.fromkeys(TUNED, reason))
+    own_policy = os.environ.get(POLICY, "0") if POLICY not in cold else "0"
+    if version is not None and tuple(version[:2]) < POLICY_FROM:
+        found = ".".join(map(str, version))
+        refused[POLICY] = (
+            f"NCCL {found} has no policy for thread blocks: use a torch with NCCL 2.27 or later."
+        )
+    elif own_policy not in ("0", "1"):
+        refused[POLICY] = f"The job sets {POLICY}={own_policy} itself; it is left as it is."
     own = [name for name in ("PYTORCH_ALLOC_CONF", ALLOCATOR) if name in os.environ and ALLOCATOR not in cold]
     if own:
         refused[ALLOCATOR] = f"The job sets {own[0]} itself; it is left as it is."

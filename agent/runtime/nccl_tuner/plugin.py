@@ -13,7 +13,7 @@ import pkgutil
 import shutil
 import subprocess
 import tempfile
-from typing import Dict, Iterable, List, Mapping, MutableMapping, Optional, Tuple
+from typing import Dict, List, Mapping, MutableMapping, Optional, Tuple
 
 from ..link.environment import read_variable
 from ..link.rank_output import say
@@ -34,16 +34,8 @@ SPOKEN_FROM = (2, 22)
 """The first NCCL that hands a plugin its table of costs."""
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_TIMEOUT_S = 60
-FOREIGN = ("libnccl-tuner.so", "libnccl-net.so")
-"""Libraries in which NCCL looks for a tuner without being told of one."""
-USUAL_FOLDERS = (
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/local/lib",
-)
-SYMBOL = b"ncclTunerPlugin_v"
+VENDOR = "FLEET_NCCL_VENDOR"
+"""Libraries that may hold a tuner of the network's maker, one a line: our plugin asks the first that it can open."""
 
 
 class Unbuildable(RuntimeError):
@@ -55,12 +47,14 @@ def load_where_asked(variables: MutableMapping[str, str], folder: Optional[str])
 
     It lies in a folder of its own in `folder`, the session's (None: where temporary files lie), and goes with the rank.
     """
-    if variables.get(PLUGIN) or not any(variables.get(name) for name in VARIABLES.values()):
+    if is_ours(variables.get(PLUGIN)) or not any(variables.get(name) for name in VARIABLES.values()):
         return
     place = tempfile.mkdtemp(prefix="nccl-tuner-", dir=folder)
     atexit.register(_remove, place, os.getpid())
     try:
-        variables[PLUGIN] = build(place)
+        path = build(place)
+        variables[VENDOR] = "\n".join(list_vendors(variables))
+        variables[PLUGIN] = path
     except Unbuildable as reason:
         say(f"NCCL chooses by itself: {reason}")
 
@@ -76,7 +70,7 @@ def build(folder: str) -> str:
     if compiler is None:
         raise Unbuildable(_NO_COMPILER)
     source, path = os.path.join(folder, SOURCE), os.path.join(folder, FILE)
-    words = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-o", path, source]
+    words = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-o", path, source, "-ldl", "-lpthread"]
     try:
         with open(source, "wb") as file:  # the package may lie in an archive
             file.write(pkgutil.get_data(__name__, SOURCE) or b"")
@@ -107,64 +101,77 @@ def find_compiler() -> Optional[str]:
 def explain_no_choice(version: Optional[Tuple[int, ...]]) -> Optional[str]:
     """Why NCCL's choices cannot be made by our plugin on this node, or None. `version` is NCCL's, None without it."""
     own = read_variable(PLUGIN)
-    if own is not None and os.path.basename(own) == FILE:
+    if is_ours(own):
         return None
-    if own is not None:
-        return f"The job sets {PLUGIN}={own} itself; that plugin goes on choosing."
+    if own is not None and PLUGIN not in os.environ:
+        # NCCL reads its file when it starts, which is after our plugin has to know whom it asks.
+        return f"nccl.conf sets {PLUGIN}={own}; set it in the environment, where our plugin finds and asks that one."
     if version is None:
         return "This torch was built without NCCL."
     if tuple(version[:2]) < SPOKEN_FROM:
         found = ".".join(map(str, version))
         return f"NCCL {found} hands a tuner plugin no table of costs: use a torch with NCCL 2.22 or later."
-    foreign = find_foreign(_list_folders(os.environ))
-    if foreign is not None:
-        return f"{foreign} has a tuner of the network's maker, whose place ours would take."
     return None if find_compiler() else _NO_COMPILER
 
 
-def find_foreign(folders: Iterable[str]) -> Optional[str]:
-    """A library with a tuner in it that NCCL finds by itself, or None."""
-    named = read_variable("NCCL_NET_PLUGIN") or ""
-    names = [*FOREIGN, named, f"libnccl-net-{named}.so"] if named else list(FOREIGN)
-    for path in (os.path.join(folder, name) for folder in folders for name in names):
-        try:
-            with open(path, "rb") as file:
-                if SYMBOL in file.read():
-                    return path
-        except OSError:
-            continue
-    return None
+def is_ours(path: Optional[str]) -> bool:
+    return path is not None and os.path.basename(path) == FILE
 
 
-def _list_folders(variables: Mapping[str, str]) -> List[str]:
-    return [*filter(None, variables.get("LD_LIBRARY_PATH", "").split(":")), *USUAL_FOLDERS]
+def list_vendors(variables: Mapping[str, str]) -> List[str]:
+    """The libraries in which NCCL would look for a tuner without us, in its order."""
+    own, net = variables.get(PLUGIN, ""), variables.get("NCCL_NET_PLUGIN", "")
+    if own.lower() == "none":
+        return []
+    tuners = [own, f"libnccl-tuner-{own}.so"] if own else ["libnccl-tuner.so"]
+    networks = [name for name in net.split(",") if name and name.lower() != "none"]
+    named = [file for name in networks for file in (name, f"libnccl-net-{name}.so")]
+    return [*tuners, *(named if net else ["libnccl-net.so"])]
+
+
+COUNTS = ("chosen", "impossible", "narrowed", "delegated")
 
 
 def count_choices(path: str) -> Optional[Dict[str, List[int]]]:
-    """`chosen`, `impossible` and `narrowed`, by collective; None where NCCL has not loaded it."""
+    """COUNTS by collective; None where NCCL has not loaded it."""
     try:
         # The one that NCCL has loaded, or none: a plugin that NCCL never asks proves nothing.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return None
     kind = ctypes.c_long * 5
-    return {
-        name: list(kind.in_dll(library, f"fleet_{name}")) for name in ("chosen", "impossible", "narrowed")
-    }
+    return {name: list(kind.in_dll(library, f"fleet_{name}")) for name in COUNTS}
+
+
+def describe_vendor(path: str) -> Tuple[bool, str]:
+    """Whether our plugin asks the network's tuner where there is one, and a sentence about it, "" for none."""
+    try:
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return True, ""
+    version = ctypes.c_int.in_dll(library, "fleet_vendor_version").value
+    name = (ctypes.c_char * 128).in_dll(library, "fleet_vendor_name").value.decode(errors="replace")
+    asked = sum((ctypes.c_long * 5).in_dll(library, "fleet_delegated"))
+    if version < 0:
+        return False, " The network's own tuner speaks no version of NCCL's interface that ours speaks."
+    told = f" The network's own tuner ({name}, version {version}) was asked {asked} times before."
+    return True, told if version else ""
 
 
 def prove_choice(knob: str, value: object) -> Tuple[bool, str]:
     """Whether NCCL took this choice in this rank, with the sentence that says so."""
     path = os.environ.get(PLUGIN, "")
-    counts = count_choices(path) if os.path.basename(path) == FILE else None
+    counts = count_choices(path) if is_ours(path) else None
     if counts is None:
         return False, "NCCL has not loaded the advisor's tuner plugin: the ranks' output says why."
+    asks, vendor = describe_vendor(path)
     if knob not in COLLECTIVES:
         narrowed = sum(counts["narrowed"])
-        return narrowed > 0, f"NCCL's tuner plugin gave {narrowed} collectives {value} channels."
+        sentence = f"NCCL's tuner plugin gave {narrowed} collectives {value} channels."
+        return asks and narrowed > 0, sentence + vendor
     number = COLLECTIVES[knob]
     chosen, impossible = counts["chosen"][number], counts["impossible"][number]
     sentence = (
         f"NCCL's tuner plugin chose {value} {chosen} times, and {impossible} times NCCL said that it cannot."
     )
-    return chosen > 0, sentence
+    return asks and chosen > 0, sentence + vendor

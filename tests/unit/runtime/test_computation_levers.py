@@ -410,11 +410,39 @@ def test_choices_of_nccls_plugin_are_refused_and_proved_with_the_launch(
     monkeypatch.setenv("NCCL_TUNER_PLUGIN", "theirs.so")
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
+    assert not set(launched.refuse_launched({})) & set(launched.TUNED), (
+        "the job's own plugin is asked by ours"
+    )
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 21, 5))
     refused = launched.refuse_launched({})
-    assert set(refused) == set(launched.TUNED)
-    assert "The job sets NCCL_TUNER_PLUGIN=theirs.so itself" in refused["nccl_tuner_allreduce"]
+    assert set(refused) == {*launched.TUNED, "NCCL_CTA_POLICY"}
+    assert "NCCL 2.21.5 hands a tuner plugin no table" in refused["nccl_tuner_allreduce"]
     found = launched.prove_launched({"nccl_tuner_allreduce": "ring/simple"}, "nccl", CUDA, [])
     assert "has not loaded the advisor's tuner plugin" in found.not_consumed["nccl_tuner_allreduce"]
+
+
+@pytest.mark.parametrize(
+    ("version", "own", "words"),
+    [
+        ((2, 26, 5), None, "NCCL 2.26.5 has no policy"),
+        ((2, 27, 3), None, ""),
+        ((2, 27, 3), "1", ""),
+        ((2, 28, 9), "ZERO", "sets NCCL_CTA_POLICY=ZERO itself"),
+        (None, None, ""),
+    ],
+)
+def test_the_policy_of_thread_blocks_is_refused_where_nccl_has_none(
+    version: tuple[int, ...] | None, own: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = load("launched")
+    monkeypatch.delenv("NCCL_CTA_POLICY", raising=False)
+    if own is not None:
+        monkeypatch.setenv("NCCL_CTA_POLICY", own)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: version is not None)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: version)
+    sentence = launched.refuse_launched({}).get("NCCL_CTA_POLICY", "")
+    assert words in sentence
+    assert bool(sentence) == bool(words)
 
 
 def test_one_compilation_cannot_be_on_and_off_at_once() -> None:

@@ -123,6 +123,7 @@ def test_nccls_launch_settings_are_cold_knobs() -> None:
         "NCCL_SOCKET_NTHREADS",
         "NCCL_NSOCKS_PERTHREAD",
         "NCCL_BUFFSIZE",
+        "NCCL_CTA_POLICY",
         "nccl_tuner_allreduce",
         "nccl_tuner_channels",
         "PYTORCH_CUDA_ALLOC_CONF",
