@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     tick_s: float = Field(default=2.0, gt=0)
     """How often leases are checked and waiting jobs are looked at, in seconds."""
 
+    hub_samplers: str = ""
+    """Where samplers named hub:NAME come from, whose code the server then runs: `github`, OptunaHub's own registry, or
+    a directory laid out like it (package/samplers/NAME); empty allows none."""
     planner_processes: int = Field(default=1, ge=0, le=64)
     """Processes that think about what comes next, so that requests do not wait for it (about 150 MB each); for as long
     as decisions are slow, up to four. 0: the server thinks itself, as one that serves a single job does."""

@@ -43,6 +43,7 @@ def submit_job(
     """Store a job; it starts as soon as enough agents are idle."""
     now = context.clock()
     refuse_webhooks(spec, Receivers.of(context.settings.webhook_hosts))
+    jobs.refuse_hub(spec, context.settings.hub_samplers)
     if validate_only:
         response.status_code = 200
         job = jobs.preview_job(spec, principal, now)

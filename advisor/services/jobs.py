@@ -15,7 +15,7 @@ from advisor.errors import (
     NotYourJob,
     VersionMismatch,
 )
-from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Priority
+from advisor.protocol.asked.jobs import HUB, Job, JobSpec, JobState, Priority
 from advisor.protocol.asked.signing import Statement, is_for
 from advisor.protocol.measured.telemetry import TelemetryPoint
 from advisor.protocol.measured.trials import JobHistory
@@ -108,6 +108,21 @@ def refuse_priority(priority: Priority, asker: Principal) -> None:
         raise Forbidden(
             f"priority is {priority.value}, which only an administrator gives.",
             hint="Ask for priority normal, or ask an administrator.",
+        )
+
+
+def refuse_hub(spec: JobSpec, registry: str) -> None:
+    """Raise InvalidJob where the job names a sampler of OptunaHub and this server takes none from there."""
+    if not spec.sampler.startswith(HUB):
+        return
+    if not registry:
+        raise InvalidJob(
+            f"sampler: {spec.sampler} is code of others that the server would run, which its owner has not allowed: "
+            "start it with ADVISOR_HUB_SAMPLERS=github, or with a directory of samplers."
+        )
+    if find_spec("optunahub") is None:
+        raise InvalidJob(
+            f"sampler: {spec.sampler} needs optunahub on the server: pip install optunahub there."
         )
 
 

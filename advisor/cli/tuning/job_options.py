@@ -352,7 +352,7 @@ class TuneOptions(JobOptions, OwnKnobOptions):
     sampler: Annotated[
         str | None,
         typer.Option(
-            help="One of Optuna's samplers to propose strategies, such as TPESampler or CmaEsSampler.",
+            help="One of Optuna's samplers to propose strategies, such as TPESampler, or hub:NAME of OptunaHub.",
             show_default="the advisor's own search",
             rich_help_panel=SEARCH,
         ),

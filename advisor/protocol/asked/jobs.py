@@ -1,13 +1,15 @@
 """The tuning job: what is asked for, who is told and has signed it, and where it stands."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     Field,
     PlainSerializer,
     SerializationInfo,
@@ -141,8 +143,7 @@ class Continuation(Spec):
     """Strategies to add to `budget.max_trials`."""
 
 
-Sampler = Literal[
-    "",
+OptunaSampler = Literal[
     "TPESampler",
     "GPSampler",
     "CmaEsSampler",
@@ -152,6 +153,15 @@ Sampler = Literal[
     "RandomSampler",
 ]
 """Optuna's samplers, by their names."""
+HUB = "hub:"
+"""Before the name of a sampler of OptunaHub, such as hub:auto_sampler."""
+
+
+def _check_sampler(name: str) -> str:
+    known = get_args(OptunaSampler)
+    if name and name not in known and not re.fullmatch(rf"{HUB}[a-z0-9_]{{1,64}}", name):
+        raise ValueError(f"give one of {', '.join(known)}, or {HUB} and a package of OptunaHub's samplers")
+    return name
 
 
 class Priority(StrEnum):
@@ -228,8 +238,9 @@ class JobSpec(Spec):
     server's operator lists the hosts that may be posted to. Only the host is ever shown."""
     seed: int = Field(default=0, ge=0)
     """Seed of the search; the same seed and history give the same next suggestion."""
-    sampler: Sampler = ""
-    """One of Optuna's samplers that proposes the strategies, by the name of its class; empty: the advisor's own search.
+    sampler: Annotated[str, AfterValidator(_check_sampler)] = ""
+    """One of Optuna's samplers that proposes the strategies, by the name of its class, or hub:NAME, a package of
+    OptunaHub's where the server's owner allows those; empty: the advisor's own search.
     Rules of thumb come first, and races and the verdict are the same."""
     session_timeout_s: float = Field(default=3600, gt=0)
     """Longest life of one session, in seconds."""

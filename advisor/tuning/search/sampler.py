@@ -9,13 +9,18 @@ that the same history always gives the same suggestion.
 """
 
 import hashlib
+import importlib
+import inspect
 import math
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import optuna
 
+from advisor.protocol.asked.jobs import HUB
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.acquisition import Choice, Price, choose
@@ -86,9 +91,9 @@ def suggest(space: Space, observations: Sequence[Observation], barred: Sequence[
     Measured strategies may come again; those that failed or are under way never do, nor do `barred` ones (known to be
     idle, lost, measured where no repeat is wanted). `number` is the coming race's number, `model` a cost model,
     `price_s` what measuring a strategy costs in seconds. `quick` skips the samplers that compute much; `belief` is for
-    callers who keep what `learn` returned for the same observations. `sampler` names one of Optuna's by its class, to
-    be asked in place of the surrogate. Each sampler of the ladder answers for the one before it, and the sentence says
-    so.
+    callers who keep what `learn` returned for the same observations. `sampler` names one of Optuna's by its class, or
+    a package of OptunaHub's by hub:NAME, to be asked in place of the surrogate. Each sampler of the ladder answers for
+    the one before it, and the sentence says so.
     """
     if not list_dimensions(space):
         return []
@@ -105,7 +110,7 @@ def suggest(space: Space, observations: Sequence[Observation], barred: Sequence[
     )
     why: list[str] = []
     ladder: list[tuple[str, _Ask]] = [
-        (f"Optuna's {name}", _ask_named(name)) for name in dict.fromkeys((sampler, *_BEHIND)) if name
+        (_title(name), _ask_named(name)) for name in dict.fromkeys((sampler, *_BEHIND)) if name
     ]
     if not sampler:
         ladder.insert(0, ("The surrogate", _ask_surrogate))
@@ -154,14 +159,51 @@ def _explain(choice: Choice, belief: Belief) -> str:
 
 
 def _ask_named(name: str) -> _Ask:
-    """One of Optuna's own samplers, by the name of its class."""
+    """One of Optuna's own samplers, by the name of its class, or one of OptunaHub, by the name of its package."""
 
     def ask(question: _Question) -> list[Suggestion]:
+        if name.startswith(HUB):
+            return _ask_optuna(question, name, _make_hub_sampler(name.removeprefix(HUB), question))
         kind = getattr(optuna.samplers, name)
         startup = {"n_startup_trials": _STARTUP} if name in _LEARNS_AFTER else {}
         return _ask_optuna(question, name, kind(seed=question.seed, **startup))
 
     return ask
+
+
+def _make_hub_sampler(name: str, question: _Question) -> optuna.samplers.BaseSampler:
+    """Load the package where the server's owner lets it come from, and make the one sampler that it exports.
+
+    Raises PermissionError where nothing is allowed, and ValueError where it is not clear which sampler is meant.
+    """
+    # The process that thinks may be another one than the server: it inherits the setting, and no caller can widen it.
+    registry = os.environ.get("ADVISOR_HUB_SAMPLERS", "")
+    if not registry:
+        raise PermissionError("the server's owner allows none: ADVISOR_HUB_SAMPLERS is empty")
+    hub = importlib.import_module("optunahub")
+    package = f"samplers/{name}"
+    if registry == "github":
+        module = hub.load_module(package)
+    else:
+        module = hub.load_local_module(package, registry_root=str(Path(registry, "package")))
+    kinds = {
+        kind for kind in (getattr(module, exported) for exported in getattr(module, "__all__", vars(module)))
+        if isinstance(kind, type) and issubclass(kind, optuna.samplers.BaseSampler)
+        and not inspect.isabstract(kind)
+    }  # fmt: skip
+    named = {kind for kind in kinds if kind.__name__.lower() == name.replace("_", "")} or kinds
+    if len(named) != 1:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
+        raise ValueError(f"one sampler was expected in {package}, and it exports {names}")
+    (kind,) = named
+    taken = inspect.signature(kind).parameters
+    given = {"seed": question.seed, "search_space": _list_distributions(question.space)}
+    return kind(**{word: value for word, value in given.items() if word in taken})
+
+
+def _title(name: str) -> str:
+    """Return the sampler's name in a sentence."""
+    return f"OptunaHub's {name.removeprefix(HUB)}" if name.startswith(HUB) else f"Optuna's {name}"
 
 
 def _ask_optuna(question: _Question, name: str, sampler: optuna.samplers.BaseSampler) -> list[Suggestion]:
@@ -188,7 +230,7 @@ def _ask_optuna(question: _Question, name: str, sampler: optuna.samplers.BaseSam
         changes = _decode(question.space, study.ask(distributions).params)
         if changes is not None and changes not in known:
             known.add(changes)
-            because = f"Optuna's {name} proposes it after {len(scored)} measured strategies: "
+            because = f"{_title(name)} proposes it after {len(scored)} measured strategies: "
             found.append(Suggestion(changes, f"{because}{changes.describe()}."))
             if len(found) == question.count:
                 break

@@ -472,6 +472,18 @@ def test_sampler_whose_packages_the_server_lacks_is_refused(monkeypatch: pytest.
         jobs.check_spec(make_spec(sampler="CmaEsSampler"))
 
 
+def test_sampler_of_the_hub_is_refused_unless_the_owner_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = make_spec(sampler="hub:auto_sampler")
+    monkeypatch.setattr(jobs, "find_spec", lambda _: None)
+    jobs.refuse_hub(make_spec(sampler="TPESampler"), "")
+    with pytest.raises(InvalidJob, match=r"has not allowed: start it with ADVISOR_HUB_SAMPLERS=github"):
+        jobs.refuse_hub(spec, "")
+    with pytest.raises(InvalidJob, match=r"pip install optunahub there"):
+        jobs.refuse_hub(spec, "github")
+    with pytest.raises(ValueError, match=r"give one of TPESampler, .*hub:"):
+        make_spec(sampler="hub:../evil")
+
+
 def test_write_that_lost_a_race_for_an_agent_changes_nothing(world: World) -> None:
     job = world.submit()
     agent = world.register("one")

@@ -1,12 +1,16 @@
 """The first strategies, and the suggestions that follow them."""
 
+import importlib.util
 import random
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import get_args
 
 import optuna
 import pytest
 
-from advisor.protocol.asked.jobs import Sampler
+from advisor.protocol.asked.jobs import OptunaSampler
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -167,7 +171,7 @@ def test_a_quick_suggestion_computes_no_surrogate(monkeypatch: pytest.MonkeyPatc
     assert quick.because.startswith("Optuna's TPESampler")
 
 
-@pytest.mark.parametrize("sampler", [name for name in get_args(Sampler) if name])
+@pytest.mark.parametrize("sampler", get_args(OptunaSampler))
 def test_any_sampler_of_optuna_is_asked_by_its_name(sampler: str) -> None:
     space = make_space()
     told = [Observation(p.changes, score_of(dict(p.changes))) for p in first_strategies(space)]
@@ -180,6 +184,47 @@ def test_any_sampler_of_optuna_is_asked_by_its_name(sampler: str) -> None:
     assert not {one.changes for one in found} & {one.changes for one in told}
     assert all(is_sound(space, dict(one.changes)) for one in found)
     assert found == suggest(space, told, [], seed=3, number=7, count=2, sampler=sampler)
+
+
+HUB_SAMPLER = """
+from optuna.samplers import RandomSampler
+class FewestSampler(RandomSampler):
+    pass
+__all__ = ["FewestSampler"]
+"""
+
+
+class FakeHub:
+    """OptunaHub's door for a directory: it imports the package's folder."""
+
+    @staticmethod
+    def load_local_module(package: str, *, registry_root: str) -> ModuleType:
+        path = Path(registry_root, package, "__init__.py")
+        spec = importlib.util.spec_from_file_location("optunahub_registry.package.fewest", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+def test_a_sampler_of_the_hub_is_run_where_the_owner_allows_its_registry(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "package" / "samplers" / "fewest"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(HUB_SAMPLER)
+    monkeypatch.setitem(sys.modules, "optunahub", FakeHub)  # type: ignore[arg-type]
+    monkeypatch.delenv("ADVISOR_HUB_SAMPLERS", raising=False)
+    refused = suggest(make_space(), [], [], seed=3, number=7, sampler="hub:fewest")
+    assert "ADVISOR_HUB_SAMPLERS is empty" in refused[0].because
+    assert "Optuna's GPSampler proposes it" in refused[0].because
+
+    monkeypatch.setenv("ADVISOR_HUB_SAMPLERS", str(tmp_path))
+    found = suggest(make_space(), [], [], seed=3, number=7, sampler="hub:fewest")
+
+    assert found[0].because.startswith("OptunaHub's fewest proposes it")
+    assert found == suggest(make_space(), [], [], seed=3, number=7, sampler="hub:fewest")
 
 
 def test_a_suggestion_says_with_figures_what_is_expected() -> None:
