@@ -177,7 +177,9 @@ def test_faster_strategy_of_unverified_accuracy_is_neither_advised_nor_dismissed
 @pytest.mark.parametrize("effect", [Effect.NUMERIC, Effect.CONVERGENCE])
 def test_what_lacks_a_launch_is_continued_rather_than_said_to_lack_accuracy(effect: Effect) -> None:
     one_launch = "one launch raced it, and a verdict needs 2"
-    answer = say_answer(undecided(effect=effect, is_verified=False, unproven=one_launch, guard="Too few losses."))
+    answer = say_answer(
+        undecided(effect=effect, is_verified=False, unproven=one_launch, guard="Too few losses.")
+    )
     assert answer.headline.startswith("Probably faster")
     assert one_launch in answer.headline
     assert answer.action is Action.CONTINUE
