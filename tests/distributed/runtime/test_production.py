@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from agent.production.plan import make_plan
+
 from .fake_agent import ABOUT_CPUS, BACKEND, DEVICE, HIDE_CARDS, SCRIPTS, launch
 
 pytest.importorskip("torch")
@@ -44,14 +46,25 @@ def run(
         pytest.fail(f"The training did not end; each rank's stacks after 90 s are in what it wrote:\n{wrote}")
 
 
+def settings(changes: dict[str, Any]) -> list[str]:
+    return [word for knob, value in changes.items() for word in ("--set", f"{knob}={value}")]
+
+
+def steer(folder: Path, changes: dict[str, Any], *words: str, report: Path | None = None) -> str:
+    """The same on forked ranks, in the environment that `advisor run` gives the command; return what they wrote.
+
+    Not with several threads: a process that is forked from one that has computed hangs in them.
+    """
+    plan = make_plan(None, settings(changes)[1::2], ())
+    session = launch(folder, ["plain.py", *words], variables=plan.build_environment({}, report, None))
+    assert session.code == 0, session.log
+    return session.log
+
+
 def train_as_it_is(folder: Path, *words: str) -> None:
     """The same script without us."""
     found = launch(folder, ["plain.py", *words], patched=False)
     assert found.code == 0, found.log
-
-
-def settings(changes: dict[str, Any]) -> list[str]:
-    return [word for knob, value in changes.items() for word in ("--set", f"{knob}={value}")]
 
 
 def test_exact_strategy_is_in_force_and_the_training_is_the_same_bit_for_bit(tmp_path: Path) -> None:
@@ -72,12 +85,11 @@ def test_exact_strategy_is_in_force_and_the_training_is_the_same_bit_for_bit(tmp
 def test_a_parameter_that_is_unused_later_is_told_and_no_bit_of_the_training_is_another(
     tmp_path: Path,
 ) -> None:
-    train = [*TORCHRUN, "plain.py", "--steps", "32", "--model", "late", "--find-unused", "--name"]
-    done = run(tmp_path, settings({"find_unused_parameters": "off"}), [*train, "off"])
-    assert done.returncode == 0, done.stderr
-    assert "  find_unused_parameters off: DDP searched no graph in 1" in done.stderr
-    assert "on rank 1 branches.1.weight, branches.1.bias got no gradient in a step" in done.stderr
-    train_as_it_is(tmp_path, *train[train.index("plain.py") + 1 :], "plain")
+    train = ["--steps", "32", "--model", "late", "--find-unused", "--name"]
+    told = steer(tmp_path, {"find_unused_parameters": "off"}, *train, "off")
+    assert "  find_unused_parameters off: DDP searched no graph in 1" in told
+    assert "on rank 1 branches.1.weight, branches.1.bias got no gradient in a step" in told
+    train_as_it_is(tmp_path, *train, "plain")
     for rank in range(2):
         for what in ("losses", "final"):
             both = [(tmp_path / f"{name}.{what}.{rank}").read_text() for name in ("off", "plain")]
@@ -94,14 +106,9 @@ def test_strategy_that_changes_the_training_is_in_force_as_a_whole(tmp_path: Pat
         "gradient_merge_k_steps": 2,
     }
     report = tmp_path / "report.json"
-    found = run(
-        tmp_path,
-        [*settings(changes), "--report", str(report)],
-        [*TORCHRUN, "plain.py", "--adam", "--steps", "160", "--tell-boundaries"],
-    )
-    assert found.returncode == 0, found.stderr
+    told = steer(tmp_path, changes, "--adam", "--steps", "160", "--tell-boundaries", report=report)
     assert int((tmp_path / "run.boundaries.0").read_text()) > 150, "every second step is a merged one"
-    assert set(json.loads(report.read_text())["in_force"]) == set(changes), found.stderr
+    assert set(json.loads(report.read_text())["in_force"]) == set(changes), told
 
 
 def test_bucket_size_of_a_static_graph_stands_when_the_model_is_wrapped(tmp_path: Path) -> None:
