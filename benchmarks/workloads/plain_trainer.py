@@ -1,4 +1,4 @@
-"""A GPT-2 of Hugging Face on made-up text, trained by its Trainer as its examples have it. It does not know the advisor.
+"""A GPT-2 of Hugging Face on made-up text, trained by its Trainer as its examples have it. It knows no advisor.
 
 Two ranks on one card are two nodes for NCCL, which refuses them otherwise.
 """
