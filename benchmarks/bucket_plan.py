@@ -36,11 +36,11 @@ from advisor.tuning.model.bucket_plan import (
     BucketPlan,
     Link,
     anchor_link,
+    at_work,
     expose,
     fit_link,
     plan_buckets,
     quieten,
-    stolen_on,
 )
 from advisor.tuning.model.cost_priors import PAYLOAD
 from agent.sessions.control import parse_result
@@ -100,7 +100,7 @@ def measure(rate: str, words: Sequence[str], races: int, limit: int) -> Measured
         if timed is None or idle is None:
             raise SystemExit("The probe timed no gradients or no links.")
         exposed_s = probe.phases.exposed_comm_s
-        link = anchor_link(idle, timed.gradients, OWN, exposed_s, stolen_on(DeviceKind.CPU))
+        link = anchor_link(at_work(idle, DeviceKind.CPU, "gloo"), timed.gradients, OWN, exposed_s)
         plan = plan_buckets(timed.gradients, link, OWN) if link else None
         if link is None or plan is None:
             raise SystemExit(f"The model misses the {exposed_s} s that the probe's own buckets exposed.")

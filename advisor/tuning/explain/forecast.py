@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -155,10 +156,10 @@ def list_forecasts(
         _forecast(job, space, model, changes, WhatIf(nodes=facts.nodes * n), measured) for n in _USUAL_NODES
     ]
     if facts.nodes > 1 and model.bits_per_s:
-        found += [
-            _forecast(job, space, model, changes, WhatIf(bits_per_s=model.bits_per_s * r), measured)
-            for r in _USUAL_RATES
-        ]
+        for rate in _USUAL_RATES:
+            with suppress(ForecastImpossible):
+                asked = WhatIf(bits_per_s=model.bits_per_s * rate)
+                found.append(_forecast(job, space, model, changes, asked, measured))
     return tuple(found)
 
 
@@ -185,7 +186,16 @@ def _forecast(
     measured_s = mean_step_over(measured)
     step_s, baseline_s = (measured_s * there.predict_step_s(each) / here_s for each in (values, base))
     rate = mean_rate(measured) * times * measured_s / step_s
-    band = _band(model.residual, max(count / facts.nodes, asked.batch, 1 / asked.batch))
+    # Where faster links make a step shorter, a miss of as many seconds is a larger share of it.
+    same_link_s = model.on(nodes=count, batch=asked.batch).predict_step_s(base)
+    doubt = model.residual * max(1.0, same_link_s / there.predict_step_s(base))
+    if math.expm1(doubt) > _MOST_DOUBT:
+        raise ForecastImpossible(
+            f"Nothing can be forecast for job {job.id} on links so much faster: of steps so short the cost model "
+            f"would miss {spell_share(math.expm1(doubt))}, and above {spell_share(_MOST_DOUBT)} its figures say "
+            "nothing. Measure it on such links, or ask about slower ones."
+        )
+    band = _band(doubt, max(count / facts.nodes, asked.batch, 1 / asked.batch))
     return Forecast(
         nodes=count,
         bits_per_s=asked.bits_per_s,

@@ -23,7 +23,7 @@ from advisor.protocol.measured.results import GradientTiming, LinkLevel, LinkTim
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.workload import WorkloadFacts
-from advisor.tuning.model.communication_schedule import find_timed, list_caps
+from advisor.tuning.model.communication_schedule import GLOO_THREADS, find_timed, list_caps
 from advisor.tuning.model.step_model import read_probe
 from advisor.tuning.model.timeline import MIB, Array
 
@@ -58,6 +58,16 @@ class Link:
     """Factor on both in a step: ranks compute beside their reductions, and copy into buckets and out of them."""
     stolen: float = 0.0
     """Share of backward's speed that is lost while a reduction is under way."""
+
+    at_once: int = 1
+    """Reductions under way at once: they share the link, and one's α passes beside another's bytes."""
+
+    def end_next(self, ends: list[float], ready_s: float, size: float) -> float:
+        """Return when a reduction of gradients that are ready then ends, and append it to the ends before it."""
+        places = [0.0] * self.at_once + ends
+        begun = max(ready_s, places[-self.at_once]) + self.load * self.alpha_s
+        ends.append(max(begun, places[-1]) + self.load * self.beta_s * size)
+        return ends[-1]
 
     def reduce_s(self, size: float) -> float:
         """Return the seconds of one reduction of that many bytes in a step."""
@@ -102,7 +112,8 @@ def propose_list(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence
     if measured is None or timed is None or idle is None:
         return "The probe did not time gradients and allreduces, from which a plan would be computed."
     caps = list_caps(own)
-    link = anchor_link(idle, timed.gradients, caps, measured.reduced_s, stolen_on(facts.device))
+    idle = at_work(idle, facts.device, facts.backend)
+    link = anchor_link(idle, timed.gradients, caps, measured.reduced_s)
     if link is None:
         return (
             f"By the allreduces that the probe timed its own buckets would expose "
@@ -134,7 +145,7 @@ def tell_timings(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence
     if timed is None or idle is None:
         return None
     exposed_s = measured.reduced_s if measured else None
-    link = anchor_link(idle, timed.gradients, caps, exposed_s, stolen_on(facts.device))
+    link = anchor_link(at_work(idle, facts.device, facts.backend), timed.gradients, caps, exposed_s)
     plan = plan_buckets(timed.gradients, link, caps) if link else None
     return Timings(
         gradient_bytes=tuple(g.bytes for g in timed.gradients),
@@ -145,9 +156,10 @@ def tell_timings(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence
     )
 
 
-def stolen_on(device: DeviceKind) -> float:
-    """Return the share of its speed that backward loses beside a reduction: none on GPUs, whose share is not known."""
-    return _STOLEN if device is DeviceKind.CPU else 0.0
+def at_work(link: Link, device: DeviceKind, backend: str) -> Link:
+    """Return the link beside a backward pass: what reductions take from it is known of CPUs only."""
+    stolen = _STOLEN if device is DeviceKind.CPU else 0.0
+    return replace(link, stolen=stolen, at_once=1 if "nccl" in backend else GLOO_THREADS)
 
 
 def _spell(seconds: float) -> str:
@@ -173,14 +185,12 @@ def anchor_link(
     gradients: Sequence[GradientTiming],
     now_bytes: Sequence[float],
     exposed_s: float | None,
-    stolen: float,
 ) -> Link | None:
     """Return the link under which the buckets in force expose what was measured of them, in seconds.
 
     None where the load would be below half or above two: the model then misses something that it does not know. Where
     nothing was measured the idle link's own figures stand.
     """
-    link = replace(link, stolen=stolen)
     if exposed_s is None:
         return link
     edges, ready = _measure(gradients)
@@ -201,10 +211,10 @@ def anchor_link(
 def quieten(gradients: Sequence[GradientTiming], link: Link, now_bytes: Sequence[float]) -> Backward:
     """Return when gradients become ready without reductions; they were timed beside those of the buckets in force."""
     edges, ready = _measure(gradients)
-    busy, end = np.zeros(len(ready)), 0.0
+    busy, ends, end = np.zeros(len(ready)), list[float](), 0.0
     for start, stop in pairwise((0, *_close(edges, now_bytes))):
         begun = max(end, float(ready[stop]))
-        end = begun + link.reduce_s(float(edges[stop] - edges[start]))
+        end = link.end_next(ends, float(ready[stop]), float(edges[stop] - edges[start]))
         busy += np.clip(ready, begun, end) - begun
     return Backward(edges, ready - link.stolen * busy)
 
@@ -235,16 +245,20 @@ def plan_buckets(
     ready = backward.ready
     for _ in range(_ROUNDS if link.stolen else 1):
         joined = _join(backward.edges, ready)
-        cuts = joined[_cut(backward.edges[joined], ready[joined], link)].tolist()
-        sizes = name_sizes(backward.edges, cuts)
-        planned.append((add(caps := [size * MIB for size in sizes]), sizes))
-        ready, _ = _run(backward, link, caps)
+        # Of reductions at once α is waited for in part: plan as if in full, and as if not beside another's bytes.
+        for is_hidden in (False, True)[: link.at_once]:
+            cuts = joined[_cut(backward.edges[joined], ready[joined], link, is_hidden)].tolist()
+            sizes = name_sizes(backward.edges, cuts)
+            planned.append((add([size * MIB for size in sizes]), sizes))
+        ready, _ = _run(backward, link, [size * MIB for size in min(planned)[1]])
     planned_s, sizes = min(planned)
+    least_s = min(single)[0]
+    enough = least_s + _TOLERANCE * float(backward.ready[-1])
     return BucketPlan(
         sizes_mb=sizes,
         now_s=add(now_bytes),
-        single_s=min(single)[0],
-        single_mb=min(single)[1] / MIB,
+        single_s=least_s,
+        single_mb=max(size for cost_s, size in single if cost_s <= enough) / MIB,
         planned_s=planned_s,
     )
 
@@ -258,23 +272,23 @@ def expose(backward: Backward, link: Link, caps: Sequence[float]) -> float:
 def _run(backward: Backward, link: Link, caps: Sequence[float]) -> tuple[Array, float]:
     """When the gradients before each edge are ready beside the reductions, and when the last of these ends."""
     edges, alone = backward.edges, backward.ready
-    ready, now, end = alone.copy(), 0.0, 0.0
+    ready, now, end, ends = alone.copy(), 0.0, 0.0, list[float]()
     for start, stop in pairwise((0, *_close(edges, caps))):
         work, beside = alone[start + 1 : stop + 1] - alone[start], max(0.0, end - now)
         ready[start + 1 : stop + 1] = (
             now + work + np.minimum(link.stolen * beside, work * link.stolen / (1.0 - link.stolen))
         )
         now = float(ready[stop])
-        end = max(now, end) + link.reduce_s(float(edges[stop] - edges[start]))
+        end = link.end_next(ends, now, float(edges[stop] - edges[start]))
     return ready, end
 
 
 def end_of(cuts: Sequence[int], edges: Array, ready: Array, link: Link) -> float:
     """Return when the last bucket ends. `edges` are bytes before each gradient and of all, `cuts` where buckets end."""
-    end = 0.0
+    ends: list[float] = []
     for start, stop in pairwise((0, *cuts)):
-        end = max(end, float(ready[stop])) + link.reduce_s(float(edges[stop] - edges[start]))
-    return end
+        link.end_next(ends, float(ready[stop]), float(edges[stop] - edges[start]))
+    return ends[-1]
 
 
 def name_sizes(edges: Array, cuts: Sequence[int]) -> tuple[float, ...]:
@@ -311,20 +325,22 @@ def _join(edges: Array, ready: Array) -> Places:
     return np.unique([0, *kept, count])
 
 
-def _cut(edges: Array, ready: Array, link: Link) -> list[int]:
+def _cut(edges: Array, ready: Array, link: Link, is_hidden: bool) -> list[int]:
     """The cuts, by dynamic programming: the earliest end of the first j gradients in k buckets, for k from 1 on.
 
     Of all numbers of buckets the least is taken that ends within the tolerance of the earliest.
     """
     count = len(edges) - 1
-    costs = link.load * (link.alpha_s + link.beta_s * (edges[None, :] - edges[:, None]))
+    latency = link.load * link.alpha_s
+    waited, beside = (0.0, latency) if is_hidden else (latency, 0.0)
+    costs = waited + link.load * link.beta_s * (edges[None, :] - edges[:, None])
     costs[np.tril_indices(count + 1)] = np.inf
     ends = np.full(count + 1, np.inf)
     ends[0] = 0.0
     found: list[float] = []
     before: list[Places] = []
     for _ in range(min(count, MOST_BUCKETS)):
-        whole = np.maximum(ends[:, None], ready[None, :]) + costs
+        whole = np.maximum(ends[:, None], ready[None, :] + beside) + costs
         before.append(whole.argmin(axis=0))
         ends = whole.min(axis=0)
         found.append(float(ends[-1]))

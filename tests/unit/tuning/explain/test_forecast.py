@@ -145,3 +145,27 @@ def test_advice_and_predict_say_the_same_about_the_same_cluster(measured: Simula
     for (nodes, rate), there in told.items():
         asked = forecast(measured.job, measured.history, measured.now, WhatIf(nodes=nodes, bits_per_s=rate))
         assert asked.model_dump(exclude={"nodes"}) == there.model_dump(exclude={"nodes"})
+
+
+def test_the_band_grows_as_faster_links_shorten_a_step_and_too_large_a_doubt_is_refused(
+    measured: SimulatedCluster,
+) -> None:
+    link = Link(name="eth0", address="10.0.0.1", bits_per_second=2 * 10**9)
+    node = Node(hostname="n", cpu_count=4, memory_bytes=2**33, links=(link,))
+    job = measured.job.model_copy(update={"cluster": Cluster(nodes=(node, node))})
+    record = Record(job, measured.history, measured.now)
+    state = look(record)
+    assert state is not None
+    assert state.model is not None
+
+    def band(rate: float) -> float:
+        found = forecast_from(state, record.baseline_blocks, WhatIf(bits_per_s=rate))
+        return found.high / found.samples_per_s - 1.0
+
+    vars(state)["model"] = replace(state.model, residual=0.1)
+    assert band(1e9) == pytest.approx(band(2e9))
+    assert band(1e10) > 1.1 * band(2e9)
+    vars(state)["model"] = replace(state.model, residual=0.2)
+    assert band(2e9) > 0.4
+    with pytest.raises(ForecastImpossible, match="on links so much faster"):
+        band(1e10)

@@ -137,17 +137,26 @@ def test_a_link_is_read_from_its_quickest_and_its_largest_allreduce() -> None:
 
 def test_the_link_of_a_step_exposes_what_the_probe_measured_and_is_refused_where_it_cannot() -> None:
     gradients = [GradientTiming(bytes=MIB, ready_s=0.01 * (i + 1)) for i in range(20)]
-    idle = Link(0.001, 0.02 / MIB)
+    idle = Link(0.001, 0.02 / MIB, stolen=0.25)
     by_the_idle_link = expose(quieten(gradients, idle, DDPS_OWN), idle, DDPS_OWN)
-    loaded = anchor_link(idle, gradients, DDPS_OWN, 1.2 * by_the_idle_link, stolen=0.25)
+    loaded = anchor_link(idle, gradients, DDPS_OWN, 1.2 * by_the_idle_link)
 
     assert loaded is not None
     assert loaded.load == pytest.approx(1.2)
     assert expose(quieten(gradients, loaded, DDPS_OWN), loaded, DDPS_OWN) == pytest.approx(
         1.2 * by_the_idle_link
     )
-    assert anchor_link(idle, gradients, DDPS_OWN, 3 * by_the_idle_link, stolen=0.25) is None
-    assert anchor_link(idle, gradients, DDPS_OWN, None, stolen=0.25) == Link(0.001, 0.02 / MIB, stolen=0.25)
+    assert anchor_link(idle, gradients, DDPS_OWN, 3 * by_the_idle_link) is None
+    assert anchor_link(idle, gradients, DDPS_OWN, None) == idle
+
+
+def test_of_two_reductions_at_once_one_waits_while_the_other_sends() -> None:
+    link = Link(0.3, 1.0, at_once=2)
+    ends: list[float] = []
+    assert [link.end_next(ends, 0.0, 1.0) for _ in range(3)] == pytest.approx([1.3, 2.3, 3.3])
+    short: list[float] = []
+    ended = [link.end_next(short, 0.0, 0.0) for _ in range(4)]
+    assert ended == pytest.approx([0.3, 0.3, 0.6, 0.6]), "latency alone: two by two"
 
 
 def test_backward_beside_reductions_is_slower_and_exposes_less_of_them() -> None:
@@ -179,24 +188,24 @@ def measure_probe(
         for n in (1024, 65536, 2**20, 2**24)
     )
     calibration = Calibration(gradients=gradients, links=links)
-    link, caps = Link(alpha_s, s_per_mb / MIB, load), list_caps(context.baseline)
+    link, caps = Link(alpha_s, s_per_mb / MIB, load, at_once=2), list_caps(context.baseline)
     phases = replace(PHASES, exposed_comm_s=expose(quieten(gradients, link, caps), link, caps))
     return context, [make_block(0.5, phases, calibration=calibration)]
 
 
 def test_a_plan_is_proposed_where_it_beats_the_best_single_size_with_figures_that_can_be_checked() -> None:
-    context, probe = measure_probe(0.02, 0.008, load=1.6)
+    context, probe = measure_probe(0.01, 0.008)
     rule = propose_list(context.facts, context.baseline, probe)
 
     assert isinstance(rule, Rule)
     assert CATALOGUE["bucket_cap_mb_list"].parse(rule.value) == rule.value
-    assert "20 ms and 8 ms a MB on an idle link, in a step 1.60 times that" in rule.because
+    assert "10 ms and 8 ms a MB on an idle link, in a step 1.00 times that" in rule.because
     assert "gradients become ready over 200 ms" in rule.because
     assert "as it is" in rule.because
     timings = tell_timings(context.facts, context.baseline, probe)
     assert timings is not None
     assert "+".join(f"{size:g}" for size in timings.planned_mb) == rule.value
-    assert timings.alpha_s == pytest.approx(0.02, rel=1e-3)
+    assert timings.alpha_s == pytest.approx(0.01, rel=1e-3)
 
 
 def test_no_plan_is_proposed_where_theory_sees_nothing_to_gain() -> None:
@@ -213,7 +222,7 @@ def test_no_plan_is_proposed_where_theory_sees_nothing_to_gain() -> None:
 
 
 def test_the_cost_model_sees_the_planned_buckets() -> None:
-    context, probe = measure_probe(0.02, 0.008, load=1.6)
+    context, probe = measure_probe(0.01, 0.008)
     rule = propose_list(context.facts, context.baseline, probe)
     assert isinstance(rule, Rule)
     model = calibrate(context, probe, [])
