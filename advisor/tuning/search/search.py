@@ -171,7 +171,8 @@ def _suggest(state: SearchState, barred: Sequence[Changes], count: int) -> list[
 def _fill(state: SearchState, planned: Sequence[Candidate], seats: int) -> list[Candidate]:
     """The first strategies, and what the search itself would race, in the seats that they leave.
 
-    Before any was measured, the last seat is for what the cost model predicts far above all of them.
+    Before any was measured, the last seat is for what the cost model predicts far above all of them; and where it
+    predicts that of a rule which cannot race with the first ones, that rule and those like it race first.
     """
     record, race = state.record, _alike(state.record, planned[:seats])
     barred = [*record.tried, *(candidate.changes for candidate in planned)]
@@ -181,9 +182,14 @@ def _fill(state: SearchState, planned: Sequence[Candidate], seats: int) -> list[
     own = [Candidate(Purpose.SEARCH, s.changes, s.because) for s in found if s.gain is not None]
     if record.tried:
         return _alike(record, [*race, *own])[:seats]
-    gains, _ = state.belief.predict([candidate.changes for candidate in planned])
-    if own and (found[0].gain or 0.0) > float(gains.max()) + _FAR:
+    gains = state.belief.predict([candidate.changes for candidate in planned])[0].tolist()
+    if own and (found[0].gain or 0.0) > max(gains) + _FAR:
         return [*_alike(record, [own[0], *planned])[1:seats], own[0]]
+    ahead = planned[gains.index(max(gains))]
+    if max(gains) > max(gains[planned.index(candidate)] for candidate in race) + _FAR:
+        return _alike(record, [ahead, *(candidate for candidate in planned if candidate is not ahead)])[
+            :seats
+        ]
     return race
 
 

@@ -14,7 +14,7 @@ from step_simulator import MB, Link, Machine, Training, fill_buckets, simulate_s
 from surfaces import FOLDER, read_surface
 
 from advisor.protocol.answers.advice import Advice, Verdict
-from advisor.protocol.measured.trials import Outcome
+from advisor.protocol.measured.trials import Outcome, Purpose
 
 MACHINE = Machine(2, 1, Link(1e-6, 1e12), Link(1e-5, 1e9), jitter=0.0, contention=0.0)
 TRAINING = Training(tuple((4.0 * MB, (i + 1) / 10) for i in range(10)), 0.02, 0.04, 100)
@@ -102,6 +102,14 @@ def test_a_scripts_own_options_are_found_and_what_dies_is_a_failure() -> None:
     assert faster.truth > 0.05
     replay = Replay(surface, seed=1, watched=True).search(6)
     assert {"attention", "recompute", "tile"} & {name for trial in replay.trials for name in trial.changes}
+
+
+def test_the_first_race_has_the_rule_that_the_cost_model_predicts_far_above_those_of_its_first_kind() -> None:
+    surface = make_case(next(case for case in TUNED if case.kind == "communication"))
+    replay = Replay(surface, seed=1).search(1)
+    first = [trial.changes for trial in replay.trials if trial.changes and trial.purpose is Purpose.SEARCH]
+    assert any(changes.get("fp16_allreduce") for changes in first)  # exact rules cannot race beside it
+    assert len(first) == 3
 
 
 def test_held_out_surfaces_are_a_third_and_none_is_among_those_for_tuning() -> None:
