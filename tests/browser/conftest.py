@@ -56,6 +56,15 @@ class Visitor:
         return self
 
 
+def await_fit(page: Page, width: int) -> None:
+    """Figures are drawn anew a moment after their page was made narrower."""
+    for _ in range(PATIENCE_MS // 50):
+        if page.evaluate("document.documentElement.scrollWidth") <= width:
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"{page.url} is wider than {width}")
+
+
 @pytest.fixture
 def site(stories: Stories) -> Iterator[Site]:
     config = uvicorn.Config(

@@ -14,7 +14,7 @@ from tests.samples.evidence import leave_undecided
 from tests.samples.job import make_finished_story
 from tests.samples.stored import NOW
 
-from .conftest import PATIENCE_MS
+from .conftest import await_fit
 
 pytestmark = pytest.mark.browser
 
@@ -51,15 +51,6 @@ def list_barriers(page: Page) -> list[str]:
         if found["impact"] in {"serious", "critical"}
         for node in found["nodes"]
     ]
-
-
-def await_fit(page: Page, width: int) -> None:
-    """Figures are drawn anew a moment after their page was made narrower."""
-    for _ in range(PATIENCE_MS // 50):
-        if page.evaluate("document.documentElement.scrollWidth") <= width:
-            return
-        page.wait_for_timeout(50)
-    pytest.fail(f"{page.url} is wider than {width}")
 
 
 @pytest.mark.parametrize(("width", "theme"), LOOKS if SHOTS else LOOKS[:2])
