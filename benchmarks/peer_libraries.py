@@ -237,7 +237,7 @@ class Nevergrad(Peer):
         )
         domain.random_state.seed(seed)
         self.optimizer = ng.optimizers.NGOpt(parametrization=domain, budget=20)
-        for places in first:
+        for places in reversed(first):  # what was suggested last is asked first
             self.optimizer.suggest(places)
         self.candidate: Any = None
 
@@ -257,8 +257,8 @@ class Vizier(Peer):
     def __init__(self, space: Mapping[str, Axis], seed: int, first: Sequence[Places] = ()) -> None:
         super().__init__(space, seed, first)
         import jax
+        from vizier import algorithms as core
         from vizier._src.algorithms.designers.gp_bandit import VizierGPBandit
-        from vizier.algorithms import core
         from vizier.service import pyvizier
 
         self.core, self.types = core, pyvizier

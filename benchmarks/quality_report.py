@@ -174,7 +174,7 @@ def write_surfaces(
 
 
 def write_report(data: Mapping[str, Any]) -> str:
-    """Return the results as a Markdown page."""
+    """Return the results as a Markdown page; `remarks` are what a person wrote about them, which later calls keep."""
     runs, surfaces, held = data["runs"], data["surfaces"], set(data["held"])
     methods = [method for method in (*PLANNERS, *PEERS) if any(run["method"] == method for run in runs)]
     groups = {
@@ -196,6 +196,7 @@ def write_report(data: Mapping[str, Any]) -> str:
         "surfaces includes 0. *Smallest detectable*: the true difference that so many surfaces tell from 0 four",
         "times of five.", "",
         *write_headline(groups["Held-out surfaces"], list_complete(groups["Held-out surfaces"], methods)), "",
+        *(f"{sentence}\n" for sentence in data.get("remarks", ())),
     ]  # fmt: skip
     for title, mine in groups.items():
         if not mine:
