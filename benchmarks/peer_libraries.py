@@ -268,7 +268,9 @@ class Vizier(Peer):
                 problem.search_space.root.add_int_param(knob, 0, axis.count - 1)
             else:
                 problem.search_space.root.add_categorical_param(knob, [str(i) for i in range(axis.count)])
-        problem.metric_information.append(pyvizier.MetricInformation("score", goal="MAXIMIZE"))
+        problem.metric_information.append(
+            pyvizier.MetricInformation("score", goal=pyvizier.ObjectiveMetricGoal.MAXIMIZE)
+        )
         self.designer = VizierGPBandit.from_problem(problem, seed=seed)
         jax.config.update("jax_enable_x64", True)
         self.asked: Places = {}
