@@ -44,7 +44,7 @@ from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SURELY, SearchState, find_nearest_below, look
 from advisor.tuning.space.composition import list_own_values
 from advisor.tuning.space.rungs import CAVEATS, caveat_of
-from advisor.tuning.space.space import Space, build_space
+from advisor.tuning.space.space import Space, build_space, say_unrepeated
 from advisor.tuning.stages.confirmation import list_ladder
 from advisor.tuning.stages.undecided import find_reason, measure_launch_noise
 
@@ -204,6 +204,7 @@ def _find_grounds(
         is_harmful=(case.guard.harmed or case.loses_progress) if case else False,
         is_check=bool(job.spec.verify),
         no_knob=no_knob,
+        unrepeated=say_unrepeated(record.baseline_blocks) or "",
         tried=len(tried),
         searched=_spread(nearest[1]) if nearest else None,
         nearest=nearest[0].changes if nearest else Changes(),

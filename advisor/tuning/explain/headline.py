@@ -52,6 +52,8 @@ class Grounds:
     """The job only verified a given strategy."""
     no_knob: bool = False
     """No knob that the job allows can matter."""
+    unrepeated: str = ""
+    """A sentence: why no strategy can be certified, where that is the script's; empty elsewhere."""
     tried: int = 0
     """Strategies that the search measured."""
     searched: Interval | None = None
@@ -149,6 +151,8 @@ def _say_change(grounds: Grounds) -> str:
 
 def _say_keep(grounds: Grounds) -> str:
     interval = grounds.interval
+    if grounds.no_knob and grounds.unrepeated:
+        return f"{_KEEP} {grounds.unrepeated[0].lower()}{grounds.unrepeated[1:]}"
     if grounds.no_knob:
         return f"{_KEEP} no knob that the job allows can matter here; each was dropped with its reason."
     if interval is None and grounds.searched is not None:

@@ -255,8 +255,12 @@ def _has_no_certificate(job: Job, knob: Knob, probe: Sequence[Block]) -> str | N
     """Why no value of the knob can be certified to leave every bit; None where it can, or need not."""
     if job.spec.allow is not Allow.BITWISE:
         return None
-    own = next((b.result.bits_differ for b in probe if b.result and b.result.bits_differ), None)
-    return knob.explain_no_certificate() or own
+    return knob.explain_no_certificate() or say_unrepeated(probe)
+
+
+def say_unrepeated(probe: Sequence[Block]) -> str | None:
+    """What the probe says of a script whose own settings, run twice, leave other bits; None where it says nothing."""
+    return next((b.result.bits_differ for b in probe if b.result and b.result.bits_differ), None)
 
 
 def _above_the_rung(effect: Effect, allowed: Allow) -> str:

@@ -78,6 +78,7 @@ def test_a_script_that_does_not_repeat_itself_is_told_so_and_nothing_is_raced() 
     assert not [trial for trial in cluster.trials if trial.changes]
     assert advice.verdict is Verdict.KEEP
     assert "The script as it stands does not repeat itself." in {d.reason for d in advice.dropped}
+    assert advice.headline.endswith("the script as it stands does not repeat itself.")
 
 
 def test_an_exact_job_asks_for_no_check() -> None:
