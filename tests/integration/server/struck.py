@@ -40,23 +40,31 @@ UNHURRIED = Timers(lease_s=3600.0, assemble_s=3600.0, ending_s=3600.0)
 
 @dataclass(frozen=True)
 class Blow:
-    """Strikes once, at the first server that comes to the point."""
+    """Strikes once at each of some points, at the first server that comes to it."""
 
-    point: FaultPoint
+    points: frozenset[FaultPoint]
     side: Side
     deadly: bool
     """Whether the process ends without another word; else the transaction fails as if the database did."""
-    mark: Path
-    """A file that is there once it has struck."""
+    folder: Path
+    """Where a file for each point says that it was struck."""
+
+    @property
+    def struck(self) -> set[FaultPoint]:
+        """The points that were struck."""
+        return {point for point in self.points if self._mark(point).exists()}
 
     def strike(self, point: FaultPoint, side: Side) -> None:
-        """Strike, if this is the point and it has not."""
-        if (point, side) != (self.point, self.side) or self.mark.exists():
+        """Strike, if this is one of the points and it was not struck."""
+        if side is not self.side or point not in self.points or self._mark(point).exists():
             return
-        self.mark.touch()
+        self._mark(point).touch()
         if self.deadly:
             os._exit(DEATH)
         raise Unavailable("The database went away.")
+
+    def _mark(self, point: FaultPoint) -> Path:
+        return self.folder / f"struck {point}"
 
 
 class StruckServer(Served):
