@@ -114,7 +114,8 @@ SHARDING: tuple[Knob, ...] = (
         name="sharding_forward_prefetch", title="modules gathered ahead (forward)",
         place=S, part=C, default=0, low=0, high=_DEEPEST, unit="modules",
         effect=Effect.EXACT, switch=Switch.HOT,
-        meaning="Modules whose parameters are gathered ahead in the forward; 0: each as its forward begins.",
+        meaning="Modules whose parameters are gathered ahead in the forward, fewer where the memory ends; 0: each "
+        "as its forward begins.",
         realised="fully_shard's set_modules_to_forward_prefetch, in the order of a forward that was seen.",
         unavailable_because=_unless_overlapping("sharding_forward_prefetch"),
         grid=_depths("sharding_forward_prefetch", 0),
@@ -127,7 +128,8 @@ SHARDING: tuple[Knob, ...] = (
         name="sharding_backward_prefetch", title="modules gathered ahead (backward)",
         place=S, part=C, default=1, low=1, high=_DEEPEST, unit="modules",
         effect=Effect.EXACT, switch=Switch.HOT,
-        meaning="Modules whose parameters are gathered ahead in the backward; 1 is what fully_shard does unasked.",
+        meaning="Modules whose parameters are gathered ahead in the backward, fewer where the memory ends; 1 is what "
+        "fully_shard does unasked.",
         realised="fully_shard's set_modules_to_backward_prefetch, against the order of a forward that was seen.",
         unavailable_because=_unless_overlapping("sharding_backward_prefetch"),
         grid=_depths("sharding_backward_prefetch", 1), inactive_because=_idle_while_kept,

@@ -51,6 +51,15 @@ def count_free_bytes(device: torch.device) -> int:
     return count_free_host_bytes()
 
 
+def count_room_at_peak(device: torch.device) -> int:
+    """Bytes that stayed free on the GPU when the steps since the last reset held most, or this rank's part of the free
+    host memory; 0 where unknown."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device))
+    return count_free_host_bytes() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 def count_free_host_bytes(root: str = "") -> int:
     """Of the machine, or of the tightest control group that this process is in; 0 where unknown.
 

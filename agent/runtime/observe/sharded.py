@@ -133,6 +133,20 @@ def count_sharers(root: Any) -> int:
     return ranks // (shared * copies)
 
 
+def count_gathered_bytes(root: Any) -> Dict[Any, int]:
+    """Module that fully_shard gathers by itself -> bytes of its parameters once gathered, in their own format."""
+    owners = {
+        parameter: module
+        for module in root.modules()
+        if list_groups(module)
+        for parameter in module.parameters()
+    }
+    found: Dict[Any, int] = {}
+    for parameter, module in owners.items():
+        found[module] = found.get(module, 0) + parameter.numel() * parameter.element_size()
+    return found
+
+
 def list_groups(module: Any) -> List[Any]:
     """What fully_shard gathers together for this module; empty for one that it left alone."""
     if not hasattr(module, "set_reshard_after_forward"):

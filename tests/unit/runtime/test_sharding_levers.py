@@ -24,7 +24,8 @@ def load(name: str) -> Any:
 private_torch, watch = load("private_torch"), load("levers.sharding.gather_watch")
 registry, Training = load("levers.registry"), load("levers.lever").Training
 GradientScatter = load("levers.sharding.gradient_scatter").GradientScatter
-Prefetching = load("levers.sharding.prefetching").Prefetching
+prefetching = load("levers.sharding.prefetching")
+Prefetching = prefetching.Prefetching
 Resharding = load("levers.sharding.resharding").Resharding
 CPU = torch.device("cpu")
 
@@ -119,6 +120,23 @@ def test_a_scripts_own_lists_come_back(alone: None) -> None:
     assert list_prefetched(model) == [(1, 0), (1, 1), (0, 2)]
     lever.switch({}, training)
     assert (list_prefetched(model), lever.is_on) == (own, False)
+
+
+def test_a_list_ends_where_the_memory_does(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A layer takes 4 × 4 + 4 numbers of 4 bytes, twice while it is gathered: there is room for two of them.
+    monkeypatch.setattr(prefetching, "count_room_at_peak", lambda _: 2 * 2 * 80)
+    model, lever = shard(layers=5), Prefetching()
+    training = Training([], [], sharded=[model])
+    lever.observe(training)
+    lever.switch({"sharding_forward_prefetch": 4, "sharding_backward_prefetch": 2}, training)
+    for _ in range(2):
+        train(model, lever)
+    assert list_prefetched(model) == [(2, 0), (2, 1), (2, 2), (1, 2), (0, 2)]
+    told = lever.prove().consumed["sharding_forward_prefetch"]
+    assert "up to 2 modules ahead of their use. Before 3 modules fewer than 4" in told
+    monkeypatch.setattr(prefetching, "count_room_at_peak", lambda _: 1)
+    lever.switch({"sharding_backward_prefetch": 3}, training)
+    assert [back for _, back in list_prefetched(model)] == [0, 1, 1, 1, 1]
 
 
 def test_what_watches_a_step_is_gone_after_it(alone: None) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from itertools import accumulate
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ... import private_torch
-from ...observe.sharded import list_inner, list_parts
+from ...observe.memory import count_room_at_peak
+from ...observe.sharded import count_gathered_bytes, find_device, list_inner, list_parts
 from ..lever import Evidence, Lever, Training, read_count
+from ..reduction.communicators import agree_on_most
 from .gather_watch import (
     BACKWARD,
     FORWARD,
@@ -25,12 +28,15 @@ _FIXED = (
 )
 OWN_DEPTH = {FORWARD: 0, BACKWARD: 1}
 """What fully_shard does unasked: it gathers as a forward comes to a module, and one module ahead in a backward."""
+_COPIES = 2
+"""Of a module's parameters while they are gathered: what was received, and what is laid out from it."""
 
 
 class Prefetching(Lever):
     """Sets fully_shard's own lists of what each module gathers ahead.
 
-    The order of the modules is that of the first forward that is seen under a strategy with one of these knobs.
+    The order of the modules is that of the first forward that is seen under a strategy with one of these knobs. Each
+    module's list ends where the fullest rank would have no memory for more: large modules are gathered less far ahead.
     """
 
     knobs = tuple(KNOBS.values())
@@ -46,6 +52,10 @@ class Prefetching(Lever):
         self._orders: Dict[Any, List[Any]] = {}
         """Root -> the modules inside it as a forward ended them."""
         self._expected: Dict[str, int] = {}
+        self._room = 0
+        """Bytes for what is gathered ahead, on the fullest rank; 0 where a rank does not know."""
+        self._shortened: Dict[str, int] = {}
+        """Phase -> modules whose list the room has shortened."""
         self._leftovers = Leftovers(of_gathers_ahead=True)
         self._watches: Dict[Any, GatherWatch] = {}
         """Root -> what was seen since timing began."""
@@ -69,7 +79,7 @@ class Prefetching(Lever):
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._stop_watching()
-        self._wanted, self._rejected, self._expected = {}, {}, {}
+        self._wanted, self._rejected, self._expected, self._shortened = {}, {}, {}, {}
         for state, ahead, back in self._own:
             private_torch.FORWARD_STATES.set(state, ahead)
             private_torch.BACKWARD_STATES.set(state, back)
@@ -82,6 +92,8 @@ class Prefetching(Lever):
         self.is_on = bool(self._wanted)
         self._leftovers.stop()
         if self.is_on:
+            device = find_device(training.sharded[0])
+            self._room = -agree_on_most([-count_room_at_peak(device)], device)[0]
             for root in training.sharded:
                 self._set_lists(root)
             if self._wanted.get(FORWARD, 0) > self._baseline[FORWARD]:
@@ -96,11 +108,14 @@ class Prefetching(Lever):
             return
         ended = self._orders[root]
         chains = {FORWARD: [root, *order_by_beginning(ended)], BACKWARD: [root, *order_for_backward(ended)]}
+        sizes = count_gathered_bytes(root)
         for phase, depth in self._wanted.items():
             chain, longest = chains[phase], 0
             for place, module in enumerate(chain):
                 # Without a list fully_shard does what it does unasked.
-                listed = chain[place + 1 : place + 1 + depth] if depth != OWN_DEPTH[phase] else []
+                asked = chain[place + 1 : place + 1 + depth] if depth != OWN_DEPTH[phase] else []
+                listed = asked[: max(OWN_DEPTH[phase], self._count_fitting(asked, sizes))]
+                self._shortened[phase] = self._shortened.get(phase, 0) + (len(listed) < len(asked))
                 longest = max(longest, len(listed))
                 if phase == FORWARD:
                     module.set_modules_to_forward_prefetch(listed)
@@ -108,6 +123,11 @@ class Prefetching(Lever):
                     module.set_modules_to_backward_prefetch(listed)
             expected = longest if depth != OWN_DEPTH[phase] else depth
             self._expected[phase] = max(expected, self._expected.get(phase, 0))
+
+    def _count_fitting(self, modules: Sequence[Any], sizes: Mapping[Any, int]) -> int:
+        """How many of them, from the first on, can be gathered at once."""
+        together = accumulate(_COPIES * sizes.get(module, 0) for module in modules)
+        return len(modules) if self._room <= 0 else sum(taken <= self._room for taken in together)
 
     def before_forward(self, ddp: Any) -> None:
         if ddp in self._orders and ddp not in self._watches:
@@ -152,10 +172,13 @@ class Prefetching(Lever):
                 evidence.not_consumed[knob] = f"A {phase} gathered no parameters{kept}."
                 continue
             sentence = f"A {phase} gathered the parameters of up to {_count(found)} ahead of their use."
+            if shortened := self._shortened.get(phase):
+                room = f"the fullest rank has {self._room / 2**30:.3g} GiB for more"
+                sentence += f" Before {_count(shortened)} fewer than {wanted}: {room}."
             proved = found == self._expected.get(phase)
             (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence
-            if proved and wanted == self._baseline[phase]:
-                evidence.no_effect[knob] = f"The script gathers {_count(wanted)} ahead already."
+            if proved and found == self._baseline[phase]:
+                evidence.no_effect[knob] = f"The script gathers {_count(found)} ahead already."
         return evidence
 
 
