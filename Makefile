@@ -86,8 +86,7 @@ quick: check  ## check, then what only computes: no server, no training, nothing
 
 # Tests that wait for processes leave the processors idle, so that those that compute, and the check, run beside them.
 # After both come those that want a calm machine and leave it calm, two at a time, and those that judge timings or load
-# the whole machine, one after the other. All but those that compute share their machine with what they start: what
-# fails there counts when it fails twice, the second time alone.
+# the whole machine, one after the other. What fails on a shared machine counts when it fails twice, the second time alone.
 BUSY := not alone and not calm
 CALM := calm and not alone
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
@@ -96,8 +95,10 @@ test: $(STAMP) browser engines  ## everything: check, then all tests, also those
 	@$(BIN)/pytest -n 2 --dist loadfile -m '$(CALM)' $(WAITING) $(AGAIN) -m '$(CALM)' $(WAITING); }
 	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
 
+# Each of two runs at once remembers its own failures.
+computing: APARTLY := -o cache_dir=.pytest_cache/computing
 computing: $(STAMP)
-	@$(BIN)/pytest -n $$(nproc) --dist worksteal -p no:cacheprovider $(QUICK) $(SERVING)
+	@$(BIN)/pytest -n $$(nproc) --dist worksteal $(APARTLY) $(QUICK) $(SERVING) $(AGAIN) $(APARTLY) $(QUICK) $(SERVING); }
 
 waiting: $(STAMP)
 	@$(BIN)/pytest -n 3 --dist worksteal -m '$(BUSY)' $(WAITING) $(AGAIN) -m '$(BUSY)' $(WAITING); }
