@@ -77,9 +77,9 @@ class Runner:
     def __init__(self, real: int = 0) -> None:
         self._forge, self._real = RankForge(loads_runtime=True), real
 
-    def run(self, seed: int) -> Outcome:
-        """Train twice and compare."""
-        case = make_case(seed)
+    def run(self, seed: int, case: Case | None = None) -> Outcome:
+        """Train twice and compare; by the seed's own case where none is given."""
+        case = case or make_case(seed)
         real = bool(self._real) and seed % self._real == 0
         with tempfile.TemporaryDirectory(prefix="random-run-") as name:
             folders = [Path(name) / which for which in ("bare", "under")]
