@@ -153,7 +153,10 @@ def digest_training(training: Training) -> Dict[Any, bytes]:
 def _digest(value: Any) -> bytes:
     if not isinstance(value, torch.Tensor):
         return hashlib.sha256(repr(value).encode()).digest()
-    here = value.detach().to("cpu").contiguous()
+    here = value.detach().to("cpu")
+    if here.layout is not torch.strided:  # a momentum of sparse gradients
+        here = here.to_dense()
+    here = here.contiguous()
     digest = hashlib.sha256(f"{here.dtype} {tuple(here.shape)} ".encode())
     size = here.numel() * here.element_size()
     if size:
