@@ -47,7 +47,7 @@ class Probe:
     exposed_s: float | None
     """Waiting for reductions and for other ranks."""
     reduced_s: float | None
-    """Its part that is no waiting for other ranks."""
+    """What reductions take of it; the rest is waiting for ranks that come late."""
     optimizer_s: float
     other_s: float
     """All else, in every step: own code and collectives, what a late rank does."""

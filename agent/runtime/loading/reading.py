@@ -36,7 +36,7 @@ from .loader_source import (
     observe_settings,
 )
 from .prefetched import Prefetched
-from .random_numbers import HostRandomNumbers
+from .random_numbers import RandomNumbers
 
 MOST_TAPED_BYTES = 256 * 2**20
 """Host memory of one loader's batches that are kept to be read again."""
@@ -94,7 +94,7 @@ class Reading:
         self.unknown = explain_unknown_loader(loader) or ""
         if self.unknown:
             return iterate(loader)
-        before = HostRandomNumbers() if self._replays else None
+        before = RandomNumbers(others=True) if self._replays else None
         try:
             return self._start_epoch(loader, iterate)
         finally:
@@ -141,7 +141,7 @@ class Reading:
         if feed is None:
             return read_next(iterator)
         # Also during a replay: the script's workers keep their pace, and its epochs their length on every rank.
-        before = HostRandomNumbers() if self._replays else None
+        before = RandomNumbers(others=True) if self._replays else None
         try:
             batch = feed.read(iterator, read_next)
         finally:

@@ -70,7 +70,7 @@ static int read_choice(const char *text, size_t length, const char *channels, ch
     return 1;
 }
 
-/* Bands in the order of their sizes. What is no choice of ours leaves the whole collective to NCCL. */
+/* Reads the bands in the order of their sizes. Where one cannot be read, NCCL chooses for the whole collective. */
 static void read_bands(const char *text, const char *channels, choice_t *bands) {
     memset(bands, 0, BANDS * sizeof *bands);
     for (int i = 0; text && *text && i < BANDS; i++) {

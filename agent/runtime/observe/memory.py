@@ -56,7 +56,9 @@ def count_room_at_peak(device: torch.device) -> int:
     host memory; 0 where unknown."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device))
+        return max(
+            1, int(free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device))
+        )
     return count_free_host_bytes() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 

@@ -20,14 +20,13 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..levers.lever import Training
 from ..link import beat
-from ..loading.random_numbers import HostRandomNumbers
+from ..loading.random_numbers import RandomNumbers
 from ..observe.memory import count_free_host_bytes
 from ..observe.recorder import StepMarks
 from .arm import Arm
 from .loss_check import READ_BEFORE, Steps
 from .parts import RankParts
 from .snapshot import (
-    RandomNumbers,
     TrainingSnapshot,
     explain_no_snapshot,
     is_number,
@@ -48,7 +47,7 @@ class BitCheck:
 
     def __init__(self, parts: RankParts, steps: int, snapshot: TrainingSnapshot) -> None:
         self._parts, self._steps, self._snapshot = parts, steps, snapshot
-        self._random: List[Tuple[RandomNumbers, HostRandomNumbers]] = []
+        self._random: List[RandomNumbers] = []
         self._rates: List[List[Dict[str, Any]]] = []
         self._updates = 0
         self._reference: Dict[Any, bytes] = {}
@@ -79,12 +78,11 @@ class BitCheck:
 
     def _meet_random_numbers(self, place: int) -> None:
         if place < len(self._random):
-            for numbers in self._random[place]:
-                numbers.restore()
+            self._random[place].restore()
         else:
             device = self._parts.device
-            on_device = RandomNumbers([device.index or 0] if device.type == "cuda" else [])
-            self._random.append((on_device, HostRandomNumbers()))
+            devices = [device.index or 0] if device.type == "cuda" else []
+            self._random.append(RandomNumbers(devices, others=True))
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
         """A scheduler counts on from run to run: each update has the numbers of the same update of the first run."""

@@ -6,9 +6,9 @@ from typing import Generator, List, Optional
 
 from ..levers.lever import Training
 from ..levers.reduction.gradient_merge import explain_no_gate
+from ..loading.random_numbers import RandomNumbers
 from ..observe.recorder import StepMarks
 from .parts import RankParts
-from .snapshot import RandomNumbers
 
 Steps = Generator[None, Optional[StepMarks], None]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import gc
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch.optim.swa_utils import AveragedModel
 
 from ..levers.lever import Training
+from ..loading.random_numbers import RandomNumbers
 from ..observe.torchrec import has_tables
 
 
@@ -94,19 +95,6 @@ def count_snapshot_bytes(training: Training) -> int:
     ]
     tensors = [*list_tensors(training), *(value for value in states if isinstance(value, torch.Tensor))]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-class RandomNumbers:
-    """Where torch's generators stand, on the CPU and on these devices."""
-
-    def __init__(self, devices: Iterable[int]) -> None:
-        self._cpu = torch.get_rng_state()
-        self._devices = {device: torch.cuda.get_rng_state(device) for device in sorted(devices)}
-
-    def restore(self) -> None:
-        torch.set_rng_state(self._cpu)
-        for device, state in self._devices.items():
-            torch.cuda.set_rng_state(state, device)
 
 
 def list_tensors(training: Training) -> List[torch.Tensor]:

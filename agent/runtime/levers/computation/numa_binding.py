@@ -85,7 +85,10 @@ def choose_cpus(
 
 
 class NumaBinding(Lever):
-    """The kernel keeps affinities by thread: those are moved whose affinity is the process's own, whoever made them."""
+    """Binds every thread of the rank that may use the CPUs that the rank was started with.
+
+    The kernel keeps an affinity for each thread. A thread that the script has bound elsewhere stays where it is.
+    """
 
     knobs = (KNOB,)
     serves_sharded = True
