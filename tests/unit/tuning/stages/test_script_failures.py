@@ -27,7 +27,7 @@ def breaks_off(step: int, outcome: Outcome = Outcome.CRASHED):  # type: ignore[n
     return lambda index: (step + index % 2, outcome, PLACE.format(step=step + index % 2))
 
 
-@pytest.mark.parametrize(("step", "outcome"), zip([60, 150, 400], FAULTS, strict=True))
+@pytest.mark.parametrize(("step", "outcome"), list(zip([60, 150, 400], FAULTS, strict=True)))
 def test_a_script_that_breaks_off_at_one_step_is_told_and_blames_no_strategy(
     step: int, outcome: Outcome
 ) -> None:
