@@ -33,7 +33,6 @@ _FAULTS = {
     Outcome.HUNG: "hung",
     Outcome.CRASHED: "crashed",
     Outcome.DIVERGED: "diverged",
-    Outcome.UNCERTIFIED: "not bit for bit",
     Outcome.LOST: "was lost",
 }
 
@@ -99,6 +98,8 @@ def _describe_search(job: Job, history: JobHistory) -> str:
         parts.append(f"best {job.standing.describe()}")
     if given_up := sum(trial.outcome is Outcome.PRUNED for trial in searched):
         parts.append(f"{given_up} given up as slower")
+    if uncertified := sum(trial.outcome is Outcome.UNCERTIFIED for trial in searched):
+        parts.append(f"{uncertified} not bit for bit")
     if failed := sum(trial.outcome in _FAULTS for trial in searched):
         parts.append(f"{failed} failed")
     return " · ".join(parts)

@@ -312,7 +312,8 @@ class Record:
 
     @cached_property
     def set_in_vain(self) -> tuple[Changes, ...]:
-        """Values of one strategy on which nothing acted (memory was short, say), and that never were in force."""
+        """Values of one strategy that no other is to set, too: nothing acted on them (memory was short, say), and they
+        never were in force; or they left other bits in a job that advises none of that."""
         told = [
             (block.plan.overrides, block.result)
             for block in self.history.blocks
@@ -323,7 +324,9 @@ class Record:
             Changes({n: v for n, v in changes.items() if n in result.not_consumed})
             for changes, result in told
         ]
-        return tuple({v: None for v in vain if v and not any(v.items() <= held.items() for held in in_force)})
+        vain = [v for v in vain if not any(v.items() <= held.items() for held in in_force)]
+        other_bits = [changes for changes, result in told if result.bits_differ]
+        return tuple({v: None for v in (*vain, *other_bits) if v})
 
     @property
     def tried(self) -> tuple[Changes, ...]:

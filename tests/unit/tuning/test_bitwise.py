@@ -25,7 +25,9 @@ def speed(changes: Changes) -> float:
     return factor * (1.15 if changes.get("fuse_grad_size_in_MB", 25.0) < 20.0 else 1.0)
 
 
-def tune(say: Callable[[Changes, int], str]) -> tuple[SimulatedCluster, Advice]:
+def tune(
+    say: Callable[[Changes, int], str], speed: Callable[[Changes], float] = speed
+) -> tuple[SimulatedCluster, Advice]:
     """`say`: (changes, how often they were raced before) -> why their bits are others, "" where they are the same."""
     raced: dict[Changes, int] = {}
 
@@ -60,6 +62,18 @@ def test_the_fastest_that_keeps_every_bit_is_advised_with_its_certificate() -> N
     for knob in CATALOGUE.values():
         if knob.effect is not Effect.EXACT or knob.switch is Switch.COLD or knob.place is Place.DATA_READING:
             assert knob.name in dropped
+
+
+def test_a_value_that_leaves_other_bits_by_itself_is_in_no_later_strategy() -> None:
+    """However fast it is."""
+    cluster, _ = tune(
+        lambda changes, _: DIFFER if "num_threads" in changes else "",
+        lambda changes: speed(changes) * (2.0 if "num_threads" in changes else 1.0),
+    )
+    raced = [[arm.changes for arm in race.arms] for race in cluster.races]
+    place = next(i for i, arms in enumerate(raced) if {"num_threads"} in map(set, arms))
+    assert raced[place + 1 :]
+    assert not [changes for arms in raced[place + 1 :] for changes in arms if "num_threads" in changes]
 
 
 def test_one_launch_that_differs_takes_the_advice_back() -> None:
