@@ -1,16 +1,19 @@
 """Seconds until a strategy within 2 % of the best is in hand: Fleet Advisor against Optuna and Ray Tune that relaunch.
 
-    python benchmarks/time_to_best.py [--surface benchmarks/surfaces/decoder-300mbit.json] [--repeats 2] [--trials 40]
-        [--ways advisor optuna ray] [--output docs/results/time_to_best.md]
+    python benchmarks/time_to_best.py [--surfaces benchmarks/surfaces/decoder-300mbit.json …] [--repeats 2]
+        [--trials 16] [--ways advisor optuna ray] [--output docs/results/time_to_best.md]
 
-All ways tune the same training over the same shaped links of a live testbed, on the grid of a recorded surface, whose
-truth says how good the strategy in hand really is; no way gets to see it. Plain Optuna (TPE as it comes) and Ray Tune
-(`--ways ray`, where it is installed; its Optuna searcher, one trial at a time) launch torchrun anew for every trial,
-with a block of as many steps, because a script's settings are read when it starts. *In hand* is the best observed
-strategy for them, and for the advisor the strategy that its search would recommend. The time counts from the
-command's start, the advisor's server and agents included, to the moment from which the strategy in hand stays within
-2 % (or within the error of a difference of two recorded strategies, if that is more) until the search ends. Needs
-root.
+All ways tune the same training over the same shaped links of a live testbed, on the grid of a recorded surface. Plain
+Optuna (TPE as it comes) and Ray Tune (`ray[tune]` is needed; its Optuna searcher, one trial at a time) launch torchrun
+anew for every trial, with a block of as many steps, because a script's settings are read when it starts. *In hand* is
+the best observed strategy for them, and for the advisor the strategy that its search would recommend. The time counts
+from the command's start, the advisor's server and agents included, to the moment from which the strategy in hand stays
+close until the search ends.
+
+How good a strategy really is, is measured when all ways have ended: every strategy that one of them ever held, and the
+best of the recording, race each other and the baseline in launches of their own (`--passes`). The best is the one of
+the highest mean; close means within 2 % of it, or within the standard error of a difference of two means, if that is
+more. Needs root.
 """
 
 import argparse
@@ -20,13 +23,15 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import optuna
+from judged_strategies import Judged, judge, testbed_ranks
 from record_surface import PLANS, WORKLOADS
 from recorded_surface import RecordedSurface
 from sessions import ROOT, Ranks, SessionFailed, run_session
@@ -37,7 +42,7 @@ sys.path.insert(0, str(ROOT))
 from advisor.client import Client
 from advisor.local.agents import local_agents
 from advisor.local.server import local_server
-from advisor.local.testbed import build_testbed, testbed_places, unavailable_because
+from advisor.local.testbed import testbed_places, unavailable_because
 from advisor.protocol.asked.jobs import Budget, JobSpec, Measurement, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
@@ -57,16 +62,12 @@ Holdings = list[tuple[float, Mapping[str, Value]]]
 """(seconds since the start, strategy in hand) after every race, or trial."""
 
 
-def time_until_close(surface: RecordedSurface, held: Holdings) -> tuple[float | None, float]:
-    """Return the seconds from which the strategy in hand stays close to the best (None: never), and the last regret."""
-    close = max(_CLOSE, surface.truth_error)
-    since: float | None = None
+def time_until_close(judged: Judged, held: Holdings) -> float:
+    """Return the seconds from which the strategy in hand stays close to the best; infinite where it never does."""
+    since = math.inf
     for seconds, changes in held:
-        if surface.regret(changes) > close:
-            since = None
-        elif since is None:
-            since = seconds
-    return since, surface.regret(held[-1][1]) if held else 1.0
+        since = min(since, seconds) if judged.regret(changes) <= judged.close else math.inf
+    return since
 
 
 def tune_with_advisor(
@@ -141,7 +142,7 @@ def tune_with_optuna(
         trial = study.ask()
         return trial, {
             knob: trial.suggest_int(knob, 0, len(values) - 1)
-            if isinstance(values[0], int | float) and not isinstance(values[0], bool)
+            if _is_ordered(values)
             else trial.suggest_categorical(knob, list(range(len(values))))
             for knob, values in surface.grid.items()
         }
@@ -159,8 +160,12 @@ def tune_with_ray(
     from ray import tune
     from ray.tune.search.optuna import OptunaSearch
 
-    space = {knob: tune.choice(list(range(len(values)))) for knob, values in surface.grid.items()}
-    searcher = OptunaSearch(space, metric="score", mode="max", seed=seed)
+    searcher = OptunaSearch(seed=seed)
+    space = {
+        knob: tune.randint(0, len(values)) if _is_ordered(values) else tune.choice(list(range(len(values))))
+        for knob, values in surface.grid.items()
+    }
+    searcher.set_search_properties("score", "max", space)
     numbers = iter(range(10_000))
 
     def ask() -> tuple[Any, dict[str, int]]:
@@ -171,6 +176,10 @@ def tune_with_ray(
         searcher.on_trial_complete(name, {"score": score} if score is not None else None, error=score is None)
 
     return _relaunch(surface, ranks, words, trials, ask, tell)
+
+
+def _is_ordered(values: Sequence[Value]) -> bool:
+    return isinstance(values[0], int | float) and not isinstance(values[0], bool)
 
 
 def _relaunch(
@@ -208,18 +217,6 @@ def _launch(changes: Mapping[str, Value], ranks: Ranks, words: Sequence[str]) ->
     return math.log(max(parsed.samples_per_step, 1e-12)) - summarise_block(parsed).log_step_time
 
 
-@contextmanager
-def testbed_ranks(testbed: Testbed) -> Iterator[Ranks]:
-    """The testbed as `run_session` wants it."""
-    with build_testbed(testbed) as nodes:
-        yield Ranks(
-            nproc_per_node=1,
-            node_prefixes=tuple(node.prefix for node in nodes),
-            master_address=nodes[0].address,
-            interface="eth0",
-        )
-
-
 def _keep_quiet(_: str) -> None:
     """What the local server tells people is of no interest here."""
 
@@ -229,61 +226,118 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     folder = ROOT / "benchmarks" / "surfaces"
-    parser.add_argument("--surface", type=Path, default=folder / "decoder-300mbit.json")
-    parser.add_argument(
-        "--ways", nargs="+", default=["advisor", "optuna"], choices=["advisor", "optuna", "ray"]
-    )
+    parser.add_argument("--surfaces", type=Path, nargs="+", default=[folder / "decoder-300mbit.json"])
+    parser.add_argument("--ways", nargs="+", default=["advisor", "optuna"], choices=["advisor", *PEERS])
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument(
+        "--passes", type=int, default=4, help="launches that judge the strategies, two or more"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results" / "time_to_best.md")
     arguments = parser.parse_args()
     if reason := unavailable_because():
         raise SystemExit(f"no testbed: {reason}")
-    surface = load_surface(arguments.surface)
-    workload, _, rate = surface.name.rpartition("-")
-    testbed = Testbed(nodes=2, rate=rate)
-    words = PLANS[workload].words
-    took: dict[str, list[float]] = {way: [] for way in arguments.ways}
+    if arguments.passes < 2:
+        raise SystemExit(f"--passes {arguments.passes}: one launch shows no spread; give 2 or more")
+    runs: list[str] = []
+    sums: list[str] = []
+    for path in arguments.surfaces:
+        surface = load_surface(path)
+        workload, _, rate = surface.name.rpartition("-")
+        testbed = Testbed(nodes=2, rate=rate)
+        held: list[tuple[int, str, Holdings]] = []
+        for repeat in range(arguments.repeats):
+            for way in arguments.ways if repeat % 2 == 0 else reversed(arguments.ways):
+                if way == "advisor":
+                    found = tune_with_advisor(
+                        surface, testbed, PLANS[workload].words, arguments.trials, repeat
+                    )
+                else:
+                    with testbed_ranks(testbed) as ranks:
+                        found = PEERS[way](surface, ranks, PLANS[workload].words, arguments.trials, repeat)
+                held.append((repeat, way, found))
+                print(f"{surface.name} {repeat + 1} {way}: {describe_holdings(found)}", flush=True)
+        every = [changes for *_, found in held for _, changes in found]
+        judged = judge(surface, every, testbed, workload, arguments.passes)
+        runs += [describe_run(surface.name, *run, judged) for run in held]
+        sums.append(describe_surface(surface.name, arguments.ways, held, judged))
+        arguments.output.write_text(write_page(arguments.ways, sums, runs))
+    print(arguments.output.read_text())
+
+
+def describe_holdings(held: Holdings) -> str:
+    """Return what was in hand when, a change of it at a time."""
+    told, last = [], None
+    for seconds, changes in held:
+        if changes != last:
+            told.append(f"{seconds:.0f} s {Changes(changes).describe()}")
+        last = changes
+    return f"{'; '.join(told)}; ended after {held[-1][0]:.0f} s"
+
+
+def describe_run(name: str, repeat: int, way: str, held: Holdings, judged: Judged) -> str:
+    """Return a row of the table of runs."""
+    since, (in_all, last) = time_until_close(judged, held), held[-1]
+    return (
+        f"| {name} | {repeat + 1} | {way} | {_write_seconds(since)} | {len(held)} | {in_all:.0f} | "
+        f"{judged.regret(last):.1%} | {Changes(last).describe()} |"
+    )
+
+
+def describe_surface(
+    name: str, ways: Sequence[str], held: Sequence[tuple[int, str, Holdings]], judged: Judged
+) -> str:
+    """Return a row of the table of surfaces: each way's median, and the advisor's over that of each peer."""
+    medians = {
+        way: (
+            median(time_until_close(judged, found) for _, whose, found in held if whose == way),
+            median(found[-1][0] for _, whose, found in held if whose == way),
+        )
+        for way in ways
+    }
+    cells = [_write_seconds(medians[way][0]) for way in ways]
+    cells += [_write_ratio(medians["advisor"][0], *medians[way]) for way in list_compared(ways)]
+    close = sum(judged.regret(changes) <= judged.close for changes in judged.means)
+    return (
+        f"| {name} | {judged.close:.1%} ({judged.error:.1%}) | {close} of {len(judged.means)} | "
+        f"{judged.regret({}):.0%} | {' | '.join(cells)} |"
+    )
+
+
+def list_compared(ways: Sequence[str]) -> list[str]:
+    """Return the peers that the advisor's time is held against: none where it did not run."""
+    return [way for way in ways if way != "advisor"] if "advisor" in ways else []
+
+
+def _write_seconds(seconds: float) -> str:
+    return "never" if math.isinf(seconds) else f"{seconds:.0f} s"
+
+
+def _write_ratio(ours: float, theirs: float, in_all: float) -> str:
+    """A peer that never held a close strategy would have needed longer than it was given."""
+    if math.isinf(ours):
+        return "–"
+    return f"< {ours / in_all:.2f}" if math.isinf(theirs) else f"{ours / theirs:.2f}"
+
+
+def write_page(ways: Sequence[str], sums: Sequence[str], runs: Sequence[str]) -> str:
+    """Return the page of these rows."""
+    heads = ["surface", "close is (error)", "strategies that are close", "regret of the script's settings"]
+    heads += [*ways, *(f"advisor / {way}" for way in list_compared(ways))]
     lines = [
         "# Time until a strategy within 2 % of the best is in hand", "",
-        f"`python benchmarks/time_to_best.py {' '.join(sys.argv[1:])}`".replace(" `", "`"), "",
-        f"{surface.name}, live on a testbed of two namespaces; {platform.system()} {platform.machine()}, "
-        f"{os.cpu_count()} CPUs. Close means a regret of at most {max(_CLOSE, surface.truth_error):.1%}.", "",
-        "| repeat | way | seconds until close | races or trials | seconds in all | last regret | strategy in hand |",
-        "|---|---|---|---|---|---|---|",
+        f"`python benchmarks/time_to_best.py {' '.join(sys.argv[1:])}`", "",
+        f"Live on a testbed of two namespaces; {platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, "
+        f"{datetime.now(UTC):%Y-%m-%d}. Seconds are medians of the repeats, from a way's first process on.", "",
+        f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *sums, "",
+        "## Every run", "",
+        "| surface | repeat | way | until close | races or trials | seconds in all | last regret | last in hand |",
+        "|---|---|---|---|---|---|---|---|", *runs,
     ]  # fmt: skip
-    for repeat in range(arguments.repeats):
-        for way in arguments.ways if repeat % 2 == 0 else reversed(arguments.ways):
-            if way == "advisor":
-                held = tune_with_advisor(surface, testbed, words, arguments.trials, repeat)
-            else:
-                with testbed_ranks(testbed) as ranks:
-                    tune = tune_with_optuna if way == "optuna" else tune_with_ray
-                    held = tune(surface, ranks, words, arguments.trials, repeat)
-            since, regret = time_until_close(surface, held)
-            in_all = held[-1][0]
-            took[way].append(since if since is not None else math.inf)
-            shown = f"{since:.0f}" if since is not None else "never"
-            row = (
-                f"| {repeat + 1} | {way} | {shown} | {len(held)} | {in_all:.0f} | {regret:.1%} | "
-                f"{Changes(held[-1][1]).describe()} |"
-            )
-            print(row, flush=True)
-            lines.append(row)
-    lines.append("")
-    for way in arguments.ways:
-        if way == "advisor" or "advisor" not in took:
-            continue
-        ours, theirs = median(took["advisor"]), median(took[way])
-        if math.isinf(theirs) and not math.isinf(ours):
-            sentence = (
-                f"{way} never held a close strategy to its end; the advisor did after {ours:.0f} s (median)."
-            )
-        else:
-            sentence = f"Median: advisor {ours:.0f} s, {way} {theirs:.0f} s: {ours / theirs:.2f} of the time."
-        print(sentence)
-        lines.append(sentence)
-    arguments.output.write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+PEERS = {"optuna": tune_with_optuna, "ray": tune_with_ray}
 
 
 if __name__ == "__main__":
