@@ -2,10 +2,11 @@
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import fmean, variance
+from functools import cached_property
+from statistics import fmean, stdev
 from typing import Any
 
 from record_surface import PLANS, WORKLOADS, add_pass, record_pass
@@ -20,6 +21,7 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.nodes.testbed import Testbed
 
 _CLOSE = 0.02
+_ARM_S = 2.4
 _RECORDED = 3
 """Strategies of the recording that are judged too: the best ones, which nobody may have found."""
 
@@ -28,20 +30,32 @@ _RECORDED = 3
 class Judged:
     """What the races after all ways have ended say of the strategies."""
 
-    means: Mapping[Changes, float]
-    """Mean ln(throughput / the baseline's), of every strategy that ran."""
-    error: float
-    """Standard error of the difference of two such means."""
+    ratios: Mapping[Changes, Sequence[float]]
+    """ln(throughput / the baseline's) in each pass, of every strategy that ran in all of them; the baseline's are 0."""
 
-    @property
-    def close(self) -> float:
-        """The largest regret that is close to the best."""
-        return max(_CLOSE, self.error)
+    @cached_property
+    def best(self) -> Changes:
+        """The strategy of the highest mean."""
+        return max(self.ratios, key=lambda changes: fmean(self.ratios[changes]))
 
     def regret(self, changes: Mapping[str, Value]) -> float:
         """Return the share of the best strategy's throughput that these changes give away; 1 where they fail."""
-        mean = self.means.get(Changes(changes))
-        return 1.0 if mean is None else max(0.0, -math.expm1(mean - max(self.means.values())))
+        behind = self._list_distances(changes)
+        return -math.expm1(-fmean(behind)) if behind else 1.0
+
+    def error(self, changes: Mapping[str, Value]) -> float:
+        """Return the standard error of that regret, from pass to pass; 0 for the best and where the changes fail."""
+        behind = self._list_distances(changes)
+        return stdev(behind) / math.sqrt(len(behind)) if behind else 0.0
+
+    def is_close(self, changes: Mapping[str, Value]) -> bool:
+        """Whether the regret is at most 2 %, or at most its own error where the races cannot tell as little as that."""
+        return self.regret(changes) <= max(_CLOSE, self.error(changes))
+
+    def _list_distances(self, changes: Mapping[str, Value]) -> list[float]:
+        """How far the strategy lies behind the best in each pass, in ln(throughput)."""
+        own = self.ratios.get(Changes(changes), ())
+        return [best - mine for best, mine in zip(self.ratios[self.best], own, strict=False)]
 
 
 def judge(
@@ -51,7 +65,10 @@ def judge(
     workload: str,
     passes: int,
 ) -> Judged:
-    """Race every strategy that was ever held, and the best recorded ones, in as many launches as there are passes."""
+    """Race every strategy that was ever held, and the best recorded ones, in as many launches as there are passes.
+
+    A pass is one race of all of them, so that each distance between two is between neighbours in time.
+    """
     recorded = sorted(surface.cells.values(), key=lambda cell: surface.regret(cell.changes))[:_RECORDED]
     wanted = {Changes(changes): dict(changes) for changes in held if changes}
     wanted |= {Changes(cell.changes): dict(cell.changes) for cell in recorded if cell.changes}
@@ -62,17 +79,16 @@ def judge(
         for number in range(passes):
             races: list[list[dict[str, Value]]] = []
             hello = record_pass(
-                str(WORKLOADS / script), arguments, plan, testbed, ranks, list(wanted.values()), races, number
-            )
+                str(WORKLOADS / script), arguments, plan, testbed, ranks, list(wanted.values()), races, number,
+                beside=len(wanted), arm_s=_ARM_S,
+            )  # fmt: skip
             cells = add_pass(cells, races, hello, number)
     ratios = {
         Changes(cell["changes"]): [block["anchor_log_ratio"] for block in cell["blocks"]]
         for cell in cells["cells"]
-        if cell["changes"] and cell["outcome"] == "finished"
+        if cell["outcome"] == "finished" and len(cell["blocks"]) == passes
     }
-    spread = fmean(variance(found) for found in ratios.values() if len(found) > 1)
-    means = {Changes({}): 0.0} | {changes: fmean(found) for changes, found in ratios.items()}
-    return Judged(means, math.sqrt(2.0 * spread / passes))
+    return Judged(ratios)
 
 
 @contextmanager

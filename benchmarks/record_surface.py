@@ -44,6 +44,8 @@ from agent.sessions.control import parse_result
 WORKLOADS = ROOT / "agent" / "workloads"
 _BESIDE = 3
 """Strategies of one race, beside the baseline."""
+_ARM_S = 0.8
+"""Seconds of an arm in a race: at least 12 steps, and at most 50 for each second."""
 _LEAST_PASSES = 2
 
 
@@ -141,16 +143,19 @@ def record(path: Path, plan: Plan, rate: str, error: float, seconds: float) -> N
 def record_pass(
     script: str, arguments: Sequence[str], plan: Plan, testbed: Testbed, ranks: Ranks,
     wanted: Sequence[Mapping[str, Value]], races: list[list[dict[str, Value]]], number: int,
+    beside: int = _BESIDE, arm_s: float = _ARM_S,
 ) -> dict[str, Any]:  # fmt: skip
-    """Race the wanted strategies (all, where there are none) in one launch; return its hello with the results."""
+    """Race the wanted strategies (all, where there are none), so many beside the baseline and each for so many seconds,
+    in one launch; return its hello with the results.
+    """
     greeting: dict[str, Any] = {}
 
     def lay_out(hello: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         greeting.update(hello)
         cells = [dict(changes) for changes in wanted] or list_cells(plan, hello, testbed)
         random.Random(f"{script} {number}").shuffle(cells)
-        races.extend([{}, *cells[at : at + _BESIDE]] for at in range(0, len(cells), _BESIDE))
-        return [_instruct(race) for race in races]
+        races.extend([{}, *cells[at : at + beside]] for at in range(0, len(cells), beside))
+        return [_instruct(race, arm_s) for race in races]
 
     greeting["results"] = run_planned((script, *arguments), lay_out, ranks)
     return greeting
@@ -206,10 +211,10 @@ def list_cells(plan: Plan, hello: Mapping[str, Any], testbed: Testbed) -> list[d
     return list(cells.values())
 
 
-def _instruct(race: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+def _instruct(race: Sequence[Mapping[str, Value]], arm_s: float) -> dict[str, Any]:
     return {
         "arms": {str(place): dict(changes) for place, changes in enumerate(race)}, "warmup_steps": 3,
-        "min_steps": 12, "max_steps": 40, "target_s": 0.8, "profile_steps": 3,
+        "min_steps": 12, "max_steps": round(50 * arm_s), "target_s": arm_s, "profile_steps": 3,
     }  # fmt: skip
 
 

@@ -11,9 +11,9 @@ from the command's start, the advisor's server and agents included, to the momen
 close until the search ends.
 
 How good a strategy really is, is measured when all ways have ended: every strategy that one of them ever held, and the
-best of the recording, race each other and the baseline in launches of their own (`--passes`). The best is the one of
-the highest mean; close means within 2 % of it, or within the standard error of a difference of two means, if that is
-more. Needs root.
+best of the recording, race each other and the baseline in launches of their own (`--passes`), all of them in one race.
+The best is the one of the highest mean; close means within 2 % of it, or within the standard error of the difference of
+the two, if that is more. Needs root.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def time_until_close(judged: Judged, held: Holdings) -> float:
     """Return the seconds from which the strategy in hand stays close to the best; infinite where it never does."""
     since = math.inf
     for seconds, changes in held:
-        since = min(since, seconds) if judged.regret(changes) <= judged.close else math.inf
+        since = min(since, seconds) if judged.is_close(changes) else math.inf
     return since
 
 
@@ -280,7 +280,7 @@ def describe_run(name: str, repeat: int, way: str, held: Holdings, judged: Judge
     since, (in_all, last) = time_until_close(judged, held), held[-1]
     return (
         f"| {name} | {repeat + 1} | {way} | {_write_seconds(since)} | {len(held)} | {in_all:.0f} | "
-        f"{judged.regret(last):.1%} | {Changes(last).describe()} |"
+        f"{judged.regret(last):.1%} ± {judged.error(last):.1%} | {Changes(last).describe()} |"
     )
 
 
@@ -297,9 +297,10 @@ def describe_surface(
     }
     cells = [_write_seconds(medians[way][0]) for way in ways]
     cells += [_write_ratio(medians["advisor"][0], *medians[way]) for way in list_compared(ways)]
-    close = sum(judged.regret(changes) <= judged.close for changes in judged.means)
+    close = sum(judged.is_close(changes) for changes in judged.ratios)
+    error = median(judged.error(changes) for changes in judged.ratios if changes != judged.best)
     return (
-        f"| {name} | {judged.close:.1%} ({judged.error:.1%}) | {close} of {len(judged.means)} | "
+        f"| {name} | {close} of {len(judged.ratios)} | {error:.1%} | "
         f"{judged.regret({}):.0%} | {' | '.join(cells)} |"
     )
 
@@ -322,7 +323,12 @@ def _write_ratio(ours: float, theirs: float, in_all: float) -> str:
 
 def write_page(ways: Sequence[str], sums: Sequence[str], runs: Sequence[str]) -> str:
     """Return the page of these rows."""
-    heads = ["surface", "close is (error)", "strategies that are close", "regret of the script's settings"]
+    heads = [
+        "surface",
+        "judged strategies that are close",
+        "error of a regret",
+        "regret of the script's settings",
+    ]
     heads += [*ways, *(f"advisor / {way}" for way in list_compared(ways))]
     lines = [
         "# Time until a strategy within 2 % of the best is in hand", "",

@@ -9,7 +9,14 @@ from time_to_best import describe_surface, time_until_close
 from advisor.protocol.knobs.changes import Changes
 
 BEST, NEAR, FAR = {"nccl_comm_num": 2}, {"nccl_comm_num": 3}, {"nccl_comm_num": 4}
-JUDGED = Judged({Changes({}): 0.0, Changes(BEST): 0.30, Changes(NEAR): 0.29, Changes(FAR): 0.20}, error=0.01)
+JUDGED = Judged(
+    {
+        Changes({}): [0.0, 0.0],
+        Changes(BEST): [0.28, 0.32],
+        Changes(NEAR): [0.27, 0.31],
+        Changes(FAR): [0.20, 0.20],
+    }
+)
 
 
 def test_time_counts_from_where_the_strategy_in_hand_stays_close_to_the_end() -> None:
@@ -25,8 +32,15 @@ def test_a_strategy_that_no_race_finished_gives_all_of_it_away() -> None:
 
 
 def test_close_is_two_per_cent_or_as_much_as_the_judging_races_can_tell() -> None:
-    assert JUDGED.close == 0.02
-    assert Judged(JUDGED.means, error=0.12).close == 0.12
+    assert JUDGED.is_close(NEAR)
+    assert JUDGED.error(NEAR) == pytest.approx(
+        0.0, abs=1e-12
+    )  # what all share in a pass is no error of a distance
+    assert not JUDGED.is_close(FAR)
+    unsure = Judged({Changes(BEST): [0.30, 0.30], Changes(FAR): [0.20, 0.32]})
+    assert unsure.error(FAR) == pytest.approx(0.06)
+    assert unsure.regret(FAR) == pytest.approx(1.0 - math.exp(-0.04))
+    assert unsure.is_close(FAR)
 
 
 def test_a_peer_that_never_held_a_close_strategy_needs_longer_than_it_was_given() -> None:
