@@ -13,6 +13,7 @@ import argparse
 import itertools
 import json
 import math
+import os
 import platform
 import random
 import sys
@@ -89,7 +90,16 @@ PLANS: dict[str, Plan] = {
         },
         "convergence",
     ),
-    "resnet50": Plan(("resnet50.py", "--width", "8", "--batch", "4"), _REDUCTION, "numeric"),
+    "resnet50": Plan(
+        ("resnet50.py", "--width", "16", "--batch", "32"),
+        {
+            "fuse_grad_size_in_MB": (1.0, 25.0),
+            "nccl_comm_num": (1, 2),
+            "fp16_allreduce": (False, True),
+            "num_threads": (1, 2, 4),
+        },
+        "numeric",
+    ),
     "wide_and_deep": Plan(
         ("wide_and_deep.py",),
         {
@@ -130,8 +140,8 @@ def record(path: Path, plan: Plan, rate: str, error: float, seconds: float) -> N
             )
             surface["how"] = (
                 f"python benchmarks/record_surface.py --only {path.stem} --error {error:g}; {platform.system()} "
-                f"{platform.machine()}, {number + 1} passes, 2 CPUs shared by two namespaces of one rank, "
-                f"{datetime.now(UTC):%Y-%m-%d}"
+                f"{platform.machine()}, {number + 1} passes, {os.cpu_count()} CPUs shared by two namespaces of one "
+                f"rank, {datetime.now(UTC):%Y-%m-%d}"
             )
             path.write_text(json.dumps(surface, separators=(",", ":")) + "\n")
             longest = max(longest, time.monotonic() - began)
@@ -220,7 +230,7 @@ def _instruct(race: Sequence[Mapping[str, Value]], arm_s: float) -> dict[str, An
 
 def _describe(testbed: Testbed) -> Cluster:
     """The testbed as the agents describe it: nodes that share this machine's CPUs."""
-    node = Node(hostname="node", cpu_count=2, memory_bytes=2**33, testbed=testbed)
+    node = Node(hostname="node", cpu_count=os.cpu_count() or 1, memory_bytes=2**33, testbed=testbed)
     return Cluster(nodes=(node,) * testbed.nodes)
 
 
