@@ -59,7 +59,7 @@ class Replay(PlayedJob):
         self.dice = random.Random(f"{surface.name} {seed}")
         self.watched = watched
         """Whether the recommendation is looked at after every race of the search."""
-        self.standings = [Standing(0, 0.0, surface.regret({}))]
+        self.standings = [Standing(0, 0.0, surface.regret({}))] if watched else []
         self.arms = 0
         self.race_s = 0.0
         self._steps = 0
