@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from advisor.course.races import Changed, accept_race, end_race, issue_race
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job, Stage
+from advisor.protocol.knobs.catalogue import Catalogue
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import (
     Block,
@@ -152,7 +153,9 @@ class PlayedJob(ABC):
             return
         self.now += timedelta(seconds=played.seconds)
         results = {arm.id: result for arm, result in zip(arms, played.results, strict=True)}
-        self._apply(accept_race(arms, results, trials, self._list_baseline, self.now, PlannerTuning()))
+        self._apply(
+            accept_race(arms, results, trials, self._list_baseline, self._read_job, self.now, PlannerTuning())
+        )
         for place, note in enumerate(played.notes, start=len(self.blocks) - len(arms)):
             self.blocks[place] = self.blocks[place].model_copy(update={"note": note})
 
@@ -174,6 +177,9 @@ class PlayedJob(ABC):
     def _list_baseline(self) -> list[BlockResult]:
         return [block.result for block in self.blocks if block.result and not block.plan.overrides]
 
+    def _read_job(self) -> tuple[Catalogue, Sequence[Trial]]:
+        return self.job.spec.catalogue, self.trials
+
     def _apply(self, changed: Changed) -> None:
         self.trials += changed.trials
         places = {block.id: place for place, block in enumerate(self.blocks)}
@@ -183,7 +189,7 @@ class PlayedJob(ABC):
             else:
                 self.blocks.append(block)
         for closing in changed.closings:
-            self.trials[closing.number] = self.trials[closing.number].model_copy(
+            self.trials[closing.number] = (closing.ran or self.trials[closing.number]).model_copy(
                 update={
                     "state": TrialState.CLOSED,
                     "outcome": closing.outcome,

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.knobs.catalogue import Catalogue
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import (
     Block,
@@ -18,6 +19,7 @@ from advisor.protocol.measured.trials import (
     BlockSummary,
     JobHistory,
     Outcome,
+    Purpose,
     Session,
     Trial,
     TrialState,
@@ -48,6 +50,8 @@ class Closing:
     reason: str
     told: Told
     log_tail: str = ""
+    ran: Trial | None = None
+    """The trial with the changes that were in force, where nothing acted on some of them."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +149,15 @@ def accept_race(
     results: Mapping[str, BlockResult],
     trials: Mapping[int, Trial],
     list_baseline: Callable[[], Sequence[BlockResult]],
+    read_job: Callable[[], tuple[Catalogue, Sequence[Trial]]],
     now: datetime,
     judge: Judge,
 ) -> Changed:
     """Take a race's results, by the ids of its arms; close the trials whose outcome they decide.
 
     `trials` are those of the arms. `list_baseline` is asked for what the script as it stands measured in the whole job
-    where it had no part in this race.
+    where it had no part in this race, `read_job` for the job's knobs and all its trials where nothing acted on some
+    changes of a strategy: what was measured then is the rest of it.
     """
     reference, session_id = results[arms[0].id], arms[0].session_id
     baseline = [results[arm.id] for arm in arms if not arm.plan.overrides] or list_baseline()
@@ -165,6 +171,15 @@ def accept_race(
             )
         )
         judged = judge.judge(trial, result, baseline)
+        if (ran := _leave_out_idle(trial, result, read_job)) is not None:
+            said = judge.judge(ran, result, baseline)
+            is_twin = any(closing.ran and closing.ran.changes == ran.changes for closing in closings)
+            if said is not None and not is_twin:
+                reason = (
+                    f"{_say_idle(trial, result)} What ran is the rest, {ran.changes.describe()}. {said[1]}"
+                )
+                closings.append(_close(trial.number, said[0], reason, session_id, ran=ran))
+                continue
         if judged is not None and may_close(trial, judged[0]):
             closings.append(_close(trial.number, *judged, session_id))
     steps = sum(result.steps for result in results.values())
@@ -173,6 +188,29 @@ def accept_race(
         sentence += f" Nothing of it counts: {reference.drifted}"
     told = Told(EventKind.BLOCK, sentence, session_id=session_id)
     return Changed(blocks=tuple(done), closings=tuple(closings), told=(told,))
+
+
+def _leave_out_idle(
+    trial: Trial, result: BlockResult, read_job: Callable[[], tuple[Catalogue, Sequence[Trial]]]
+) -> Trial | None:
+    """A search trial as it ran, where nothing acted on some of its changes and the rest is no other trial's."""
+    if trial.purpose is not Purpose.SEARCH or trial.state is not TrialState.OPEN:
+        return None
+    if result.relaunch_needed or result.drifted:
+        return None
+    rest = Changes({name: value for name, value in trial.changes.items() if name not in result.not_consumed})
+    if not rest or rest == trial.changes:
+        return None
+    catalogue, known = read_job()
+    if any(each.purpose is trial.purpose and each.changes == rest for each in known):
+        return None
+    return trial.model_copy(update={"changes": rest, "effect": catalogue.effect_of(rest)})
+
+
+def _say_idle(trial: Trial, result: BlockResult) -> str:
+    idle = [name for name in trial.changes if name in result.not_consumed]
+    reasons = " ".join(f"{name}: {result.not_consumed[name].rstrip('.')}." for name in idle)
+    return f"Nothing acted on a part of it. {reasons}"
 
 
 def give_up_race(arms: Sequence[Block], note: str, now: datetime) -> Changed:
@@ -238,9 +276,11 @@ def may_close(trial: Trial, outcome: Outcome) -> bool:
     return trial.outcome is Outcome.FINISHED and outcome is not Outcome.FINISHED
 
 
-def _close(number: int, outcome: Outcome, reason: str, session_id: str, log_tail: str = "") -> Closing:
+def _close(
+    number: int, outcome: Outcome, reason: str, session_id: str, log_tail: str = "", ran: Trial | None = None
+) -> Closing:
     told = Told(EventKind.TRIAL, f"Trial {number} {outcome.words}: {as_clause(reason)}", number, session_id)
-    return Closing(number, outcome, reason, told, log_tail)
+    return Closing(number, outcome, reason, told, log_tail, ran)
 
 
 def as_clause(sentence: str) -> str:

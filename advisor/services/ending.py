@@ -169,7 +169,13 @@ def tell_changes(work: UnitOfWork, job_id: str, changed: Changed, now: datetime)
     """Close the trials that a transition closes, and write down what is told of it."""
     for closing in changed.closings:
         work.trials.close(
-            job_id, closing.number, closing.outcome, closing.reason, now, log_tail=closing.log_tail
+            job_id,
+            closing.number,
+            closing.outcome,
+            closing.reason,
+            now,
+            log_tail=closing.log_tail,
+            ran=closing.ran,
         )
     for each in (*changed.told, *(closing.told for closing in changed.closings)):
         work.events.append(

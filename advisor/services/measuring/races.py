@@ -256,7 +256,15 @@ def _accept(
 ) -> bool:
     job_id = seat.job_id
     trials = work.trials.of_race(seat.session_id, arms[0].race)
-    changed = accept_race(arms, report.results, trials, lambda: _list_baseline(work, job_id), now, tuning)
+    changed = accept_race(
+        arms,
+        report.results,
+        trials,
+        lambda: _list_baseline(work, job_id),
+        lambda: (get_job(work, job_id).spec.catalogue, work.trials.of_job(job_id)),
+        now,
+        tuning,
+    )
     for block in changed.blocks:
         result = report.results[block.id]
         if not work.blocks.accept(block, seat.generation, result, block.summary, payload, now):

@@ -38,10 +38,19 @@ class Trials:
         return [(row.number, _trial(row)) for row in self._connection.execute(query)]
 
     def close(
-        self, job_id: str, number: int, outcome: Outcome, reason: str, now: datetime, log_tail: str = ""
+        self,
+        job_id: str,
+        number: int,
+        outcome: Outcome,
+        reason: str,
+        now: datetime,
+        log_tail: str = "",
+        ran: Trial | None = None,
     ) -> None:
-        """Close a trial; the job's course says whether this ending stands (`may_close`)."""
+        """Close a trial; the job's course says whether this ending stands (`may_close`), and what of it ran."""
         query = update(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number == number)
+        if ran is not None:
+            query = query.values(changes=ran.changes, effect=ran.effect)
         closed = {
             "state": TrialState.CLOSED,
             "outcome": outcome,

@@ -11,6 +11,8 @@ import pytest
 
 from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.kinds import Effect
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.telemetry import TelemetrySample
 from advisor.protocol.measured.trials import (
@@ -385,7 +387,11 @@ def test_trial_closes_once(database: Database) -> None:
         assert work.trials.of_job("j1") == (trial,)
         work.trials.close("j1", 0, Outcome.CRASHED, "It fell over.", NOW, "tail")
         (closed,) = work.trials.of_job("j1")
+        ran = trial.model_copy(update={"changes": Changes(nccl_comm_num=2), "effect": Effect.EXACT})
+        work.trials.close("j1", 0, Outcome.FINISHED, "What ran is the rest.", NOW, ran=ran)
+        (rest,) = work.trials.of_job("j1")
     assert (closed.state, closed.outcome, closed.log_tail) == (TrialState.CLOSED, Outcome.CRASHED, "tail")
+    assert (rest.changes, rest.effect, rest.outcome) == (ran.changes, ran.effect, Outcome.FINISHED)
 
 
 def test_queued_and_running_jobs_without_a_session_are_short_of_one(database: Database) -> None:

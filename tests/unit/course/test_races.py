@@ -38,6 +38,7 @@ from advisor.tuning.decisions import BASELINE, Candidate, Race
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 THEN = NOW + timedelta(seconds=9)
 FUSED: dict[str, Value] = {"fuse_all_reduce_ops": False}
+AMP: dict[str, Value] = {"amp": True}
 TWO: dict[str, Value] = {"nccl_comm_num": 2}
 
 
@@ -90,7 +91,15 @@ class Played:
     def accept(self, arms: Sequence[Block], *results: BlockResult) -> Changed:
         reported = {arm.id: result for arm, result in zip(arms, results, strict=True)}
         trials = {trial.number: trial for trial in self.trials}
-        changed = accept_race(arms, reported, trials, lambda: [measured()], THEN, PlannerTuning())
+        changed = accept_race(
+            arms,
+            reported,
+            trials,
+            lambda: [measured()],
+            lambda: (CATALOGUE, self.trials),
+            THEN,
+            PlannerTuning(),
+        )
         self.put(changed)
         return changed
 
@@ -170,8 +179,32 @@ def test_a_loss_is_held_against_the_jobs_baseline_where_the_race_had_none(played
     arms = played.issue(launch(), race(candidate(FUSED), candidate(TWO))).blocks
     results = {arm.id: measured(consumed=dict.fromkeys(arm.plan.overrides, "yes")) for arm in arms}
     trials = {trial.number: trial for trial in played.trials}
-    accept_race(arms, results, trials, list_baseline, THEN, PlannerTuning())
+    accept_race(arms, results, trials, list_baseline, lambda: (CATALOGUE, ()), THEN, PlannerTuning())
     assert asked
+
+
+def test_what_was_in_force_counts_where_nothing_acted_on_the_rest(played: Played) -> None:
+    arms = played.issue(launch(), race(BASELINE, candidate({**FUSED, **TWO}), candidate(FUSED))).blocks
+    half = measured(consumed=dict.fromkeys(FUSED, "yes"), not_consumed={"nccl_comm_num": "Memory is short."})
+    whole = measured(consumed=dict.fromkeys(FUSED, "yes"))
+    told = played.accept(arms, measured(), half, whole).closings
+    assert [(each.outcome, each.ran) for each in told] == [
+        (Outcome.INEFFECTIVE, None),
+        (Outcome.FINISHED, None),
+    ], "the rest is another arm of the race"
+
+    arms = played.issue(launch("s1"), race(BASELINE, candidate({**AMP, **TWO}), number=1)).blocks
+    [closing] = played.accept(
+        arms, measured(), measured(consumed=dict.fromkeys(AMP, "yes"), not_consumed=half.not_consumed)
+    ).closings
+    assert closing.outcome is Outcome.FINISHED
+    assert closing.ran is not None
+    assert (closing.ran.changes, closing.ran.effect) == (Changes(AMP), Effect.NUMERIC)
+    assert "nccl_comm_num: Memory is short. What ran is the rest, amp on." in closing.reason
+
+    arms = played.issue(launch("s2"), race(BASELINE, candidate(TWO), number=2)).blocks
+    [closing] = played.accept(arms, measured(), measured(not_consumed=half.not_consumed)).closings
+    assert closing.outcome is Outcome.INEFFECTIVE
 
 
 def test_giving_up_nothing_changes_nothing() -> None:

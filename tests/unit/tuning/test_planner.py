@@ -431,7 +431,7 @@ def test_arms_that_are_one_plan_in_force_are_raced_once() -> None:
     assert len(advice.changes) == 1
 
 
-def test_a_value_on_which_nothing_acts_is_not_taken_again_and_the_rest_of_its_strategy_is_measured() -> None:
+def test_a_value_on_which_nothing_acts_is_not_taken_again_and_the_rest_of_its_strategy_counts() -> None:
     refused = ("num_iteration_per_drop_scope", 30)
 
     def alter(changes: Changes, _: Session, result: BlockResult) -> BlockResult:
@@ -448,7 +448,10 @@ def test_a_value_on_which_nothing_acts_is_not_taken_again_and_the_rest_of_its_st
     first = next(number for number, race in enumerate(arms) if any(refused in c.items() for c in race))
     assert not any(refused in c.items() for race in arms[first + 1 :] for c in race)
     together = next(c for c in arms[first] if refused in c.items())
-    assert Changes({n: v for n, v in together.items() if n != refused[0]}) in arms[first + 1]
+    rest = Changes({n: v for n, v in together.items() if n != refused[0]})
+    assert rest not in arms[first + 1], "it is measured already"
+    [trial] = [trial for trial in sim.trials if trial.changes == rest]
+    assert trial.outcome is Outcome.FINISHED
 
 
 # --- going on ----------------------------------------------------------------------------------------
