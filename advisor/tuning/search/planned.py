@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect, Switch
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import Purpose, Trial
+from advisor.protocol.measured.trials import Outcome, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.search.state import SearchState
 from advisor.tuning.space.rules_of_thumb import (
@@ -42,8 +42,19 @@ def list_first(state: SearchState) -> list[Prior]:
     if not state.scores.throughput:
         known = {p.changes for p in priors}
         priors += [p for p in first_strategies(space) if p.changes not in known]
-    own = own_strategies(space, {*space.composer.out_of_memory, *state.record.killers})
+    own = own_strategies(space, state.best_changes(), state.record.tried, _list_failed(state))
     return [*priors, *(prior for prior in own if all(prior.changes != p.changes for p in priors))]
+
+
+def _list_failed(state: SearchState) -> set[Changes]:
+    """Strategies that do not run, by their own fault; one that was too slow does."""
+    failed = {trial.changes for trial in state.record.trials_for(Purpose.SEARCH) if _has_died(trial)}
+    return failed.union(state.space.composer.out_of_memory, state.record.killers)
+
+
+def _has_died(trial: Trial) -> bool:
+    outcome = trial.outcome
+    return outcome is not None and outcome.is_configurations_fault and outcome is not Outcome.PRUNED
 
 
 def list_costly(space: Space) -> list[tuple[str, tuple[Dimension, ...]]]:

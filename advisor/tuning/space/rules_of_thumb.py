@@ -47,11 +47,15 @@ def computed_strategies(space: Space) -> tuple[Prior, ...]:
     )
 
 
-def own_strategies(space: Space, failed: Collection[Changes]) -> tuple[Prior, ...]:
-    """Return what the owner named, knob by knob, each alone: a word's choices, and the ends of numbers.
+def own_strategies(
+    space: Space, best: Mapping[str, Value], tried: Collection[Changes], failed: Collection[Changes]
+) -> tuple[Prior, ...]:
+    """Return what the owner named and nothing has run with yet: a word's choices, and the ends of numbers.
 
-    Where a number's end failed, or lies beyond what ran out of memory, the next one towards the script's own takes its
-    place.
+    Each on top of the best strategy so far, since an option may need what that has: 16-bit inputs, or memory. A word's
+    choice that failed there is proposed once by itself. Where a number's end failed, or lies beyond what ran out of
+    memory, the next one towards the script's own takes its place. `tried` holds what was proposed before, `failed` what
+    did not run.
     """
     priors: dict[Changes, Prior] = {}
     for dimension in space.dimensions:
@@ -60,14 +64,21 @@ def own_strategies(space: Space, failed: Collection[Changes]) -> tuple[Prior, ..
             continue
         own = space.context.baseline.get(knob.name)
         for rule in rules_of(dimension, space):
-            for value in [rule.value] if knob.kind is str else _list_inward(dimension, rule.value, own):
-                changes = space.composer.compose({knob.name: value})
-                if changes is not None and changes not in failed:
-                    because = rule.because
-                    if value != rule.value:
-                        because += f" {rule.value} did not run, and {value} is the next one."
-                    priors.setdefault(changes, Prior(changes, because))
+            values = [rule.value] if knob.kind is str else _list_inward(dimension, rule.value, own)
+            for value in values:
+                before = [changes for changes in tried if changes.get(knob.name) == value]
+                if any(changes not in failed for changes in before):
                     break
+                if before and knob.kind is not str:
+                    continue
+                changes = space.composer.compose({**({} if before else best), knob.name: value})
+                if changes is None or changes in failed:
+                    continue
+                because = rule.because
+                if value != rule.value:
+                    because += f" {rule.value} did not run, and {value} is the next one."
+                priors.setdefault(changes, Prior(changes, because))
+                break
     return tuple(priors.values())
 
 

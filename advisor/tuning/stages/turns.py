@@ -48,7 +48,10 @@ _CHECK_LEAD_IN = 2
 _CHECKED_SHARE = 1.6
 """Length of a race with loss checks over the same without."""
 _PERIODS = 12
-"""Periods that a strategy with a period is timed for at least."""
+"""Periods that a strategy with a period is timed for at least in the verdict."""
+_PERIODS_OF_SEARCH = 4
+"""The same in a race that ranks strategies. All arms make the steps of the longest: with twelve periods of a local SGD
+of four steps, each took four times its fewest steps."""
 
 
 MOST_STEPS = 10_000
@@ -92,7 +95,7 @@ def probe_rules(record: Record) -> RaceRules:
 def search_rules(record: Record, arms: Sequence[Candidate], stage_s: float) -> RaceRules:
     """Return the rules of a race that ranks strategies, in a stage that has `stage_s` seconds left."""
     wanted = record.job.spec.measurement
-    timed = _timed_steps(record, arms, wanted.min_steps, stage_s)
+    timed = _timed_steps(record, arms, wanted.min_steps, _PERIODS_OF_SEARCH, stage_s)
     return RaceRules(
         warmup_steps=_whole(min(wanted.warmup_steps, timed), _period(arms)),
         segment_steps=_whole(SEGMENT_STEPS, _period(arms)),
@@ -130,7 +133,7 @@ def verdict_rules(
     wanted = record.job.spec.measurement
     checks_losses = _is_inexact(record, arms) and len(arms) > 1
     race_s /= UNTIMED * (_CHECKED_SHARE if checks_losses else 1.0)
-    timed = _timed_steps(record, arms, wanted.min_steps, race_s / _MOST_OF_STAGE)
+    timed = _timed_steps(record, arms, wanted.min_steps, _PERIODS, race_s / _MOST_OF_STAGE)
     checked = min(LOSS_CHECK_STEPS, timed // 4) if checks_losses else 0
     checked = checked if checked >= _LEAST_CHECK_STEPS else 0
     step_s = max(record.step_s, 1e-6)
@@ -235,10 +238,10 @@ def _count_check_steps(rules: RaceRules) -> int:
     return rules.loss_check_steps + _CHECK_LEAD_IN if rules.loss_check_steps else 0
 
 
-def _timed_steps(record: Record, arms: Sequence[Candidate], wanted: int, stage_s: float) -> int:
+def _timed_steps(record: Record, arms: Sequence[Candidate], wanted: int, periods: int, stage_s: float) -> int:
     """Fewest timed steps of an arm: as wanted, or as many as leave the stage time for other races."""
     period = _period(arms)
-    least = max(wanted, _PERIODS * period if period > 1 else 0)
+    least = max(wanted, periods * period if period > 1 else 0)
     if record.step_s > 0:
         affordable = int(_MOST_OF_STAGE * stage_s / (len(arms) * record.step_s))
         least = max(_LEAST_STEPS, min(least, affordable))

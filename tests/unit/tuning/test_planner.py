@@ -198,6 +198,7 @@ def test_races_hold_whole_periods_of_their_arms() -> None:
         assert race.rules.min_steps % period == 0
         assert race.rules.segment_steps % period == 0
         assert race.rules.max_steps >= race.rules.min_steps
+        assert race.stage is not Stage.SEARCH or period == 1 or race.rules.min_steps < 12 * period
 
 
 def test_a_strategy_races_again_under_the_trial_that_it_has() -> None:
