@@ -33,13 +33,19 @@ class Judged:
     ratios: Mapping[Changes, Sequence[float]]
     """ln(throughput / the baseline's) in each pass, of every strategy that ran in all of them; the baseline's are 0."""
 
+    grid: frozenset[Changes]
+    """The strategies that every way could choose."""
+
     @cached_property
     def best(self) -> Changes:
-        """The strategy of the highest mean."""
-        return max(self.ratios, key=lambda changes: fmean(self.ratios[changes]))
+        """The strategy of the highest mean among those that every way could choose."""
+        return max(self.grid & self.ratios.keys(), key=lambda changes: fmean(self.ratios[changes]))
 
     def regret(self, changes: Mapping[str, Value]) -> float:
-        """Return the share of the best strategy's throughput that these changes give away; 1 where they fail."""
+        """Return the share of the best strategy's throughput that these changes give away; 1 where they fail.
+
+        Below 0 where a way went beyond the grid and found a better one there.
+        """
         behind = self._list_distances(changes)
         return -math.expm1(-fmean(behind)) if behind else 1.0
 
@@ -88,7 +94,7 @@ def judge(
         for cell in cells["cells"]
         if cell["outcome"] == "finished" and len(cell["blocks"]) == passes
     }
-    return Judged(ratios)
+    return Judged(ratios, frozenset(Changes(cell.changes) for cell in surface.cells.values()))
 
 
 @contextmanager

@@ -12,8 +12,8 @@ close until the search ends.
 
 How good a strategy really is, is measured when all ways have ended: every strategy that one of them ever held, and the
 best of the recording, race each other and the baseline in launches of their own (`--passes`), all of them in one race.
-The best is the one of the highest mean; close means within 2 % of it, or within the standard error of the difference of
-the two, if that is more. Needs root.
+The best is the one of the highest mean on the grid; close means within 2 % of it, or within the standard error of the
+difference of the two, if that is more. Needs root.
 """
 
 import argparse
