@@ -248,12 +248,14 @@ def add_pass(
             cell = cells.setdefault(
                 Changes(changes), {"changes": dict(changes), "outcome": "finished", "blocks": []}
             )
-            contrast = contrast_arms(result, results[0])
-            if result.relaunch_needed or contrast is None or any(k in result.not_consumed for k in changes):
+            # An arm takes no turns where what it sets comes to what another arm of its race runs with.
+            shown = results[int(result.same_as)] if result.same_as else result
+            contrast = contrast_arms(shown, results[0])
+            if shown.relaunch_needed or contrast is None or any(k in result.not_consumed for k in changes):
                 cell["outcome"] = "ineffective"
-            elif not result.given_up:
-                ratio = contrast.mean if changes else 0.0
-                cell["blocks"].append(_write_block(result, ratio, number, order))
+            elif not shown.given_up:
+                ratio = contrast.mean if shown is not results[0] else 0.0
+                cell["blocks"].append(_write_block(shown, ratio, number, order))
     # A strategy that every race gave up on has no ratio; it was too slow to be worth its turns.
     kept = [cell for cell in cells.values() if cell["blocks"] or cell["outcome"] != "finished"]
     return {**surface, "cells": kept}

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
+from record_surface import add_pass
 from recorded_surface import RecordedSurface
 from surface_model import Cell
 from surfaces import SurfaceError, load_surface, rate_of, read_surface
@@ -143,3 +144,20 @@ def test_every_stored_surface_can_be_read() -> None:
         surface = load_surface(path)
         assert surface.best.truth is not None
         assert json.loads(path.read_text())["how"]
+
+
+def test_a_recorded_arm_that_came_to_what_another_runs_with_has_that_ones_ratio() -> None:
+    steps = {"samples_per_step": 8, "step_time_s": [0.1] * 24, "steps": 24, "wall_s": 2.4}
+    arms = {
+        "0": steps,
+        "1": {**steps, "step_time_s": [0.05] * 24},
+        "2": {**steps, "step_time_s": [], "same_as": "1"},
+        "3": {**steps, "step_time_s": [], "same_as": "0"},
+        "4": {**steps, "step_time_s": [], "relaunch_needed": "it started with another"},
+    }
+    race = [{}, *({"nccl_comm_num": count} for count in (2, 3, 4, 5))]
+    found = add_pass({"cells": []}, [race], {"results": [arms]}, number=0)["cells"]
+    ratios = {c["changes"].get("nccl_comm_num"): [b["anchor_log_ratio"] for b in c["blocks"]] for c in found}
+    twice = [pytest.approx(math.log(2.0), abs=1e-4)]
+    assert ratios == {None: [0.0], 2: twice, 3: twice, 4: [0.0], 5: []}
+    assert [c["outcome"] for c in found] == ["finished"] * 4 + ["ineffective"]
