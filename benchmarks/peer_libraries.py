@@ -79,7 +79,7 @@ class Smac(Peer):
         )
         design = {
             "additional_configs": [Configuration(configuration, values=places) for places in self.first],
-            "n_configs": 5,
+            "n_configs": 0 if self.first else 5,  # it would measure them before those it is given
         }
         self.facade = HyperparameterOptimizationFacade(
             scenario, _not_called, overwrite=True, logging_level=40,
@@ -188,9 +188,12 @@ class AxClient(Peer):
         super().__init__(space, seed, first)
         logging.disable(logging.ERROR)
         warnings.filterwarnings("ignore")
+        import torch
         from ax.api.client import Client
         from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 
+        # Its acquisition function is optimised with torch's global generator.
+        torch.manual_seed(seed)
         self.client = Client(random_seed=seed)
         self.client.configure_experiment(
             parameters=[
@@ -252,13 +255,13 @@ class Nevergrad(Peer):
 
 
 class Vizier(Peer):
-    """Vizier's GP bandit, called directly, without its service."""
+    """Vizier's default (GP_UCB_PE), called directly as its service calls it."""
 
     def __init__(self, space: Mapping[str, Axis], seed: int, first: Sequence[Places] = ()) -> None:
         super().__init__(space, seed, first)
         import jax
         from vizier import algorithms as core
-        from vizier._src.algorithms.designers.gp_bandit import VizierGPBandit
+        from vizier._src.algorithms.designers.gp_ucb_pe import VizierGPUCBPEBandit
         from vizier.service import pyvizier
 
         self.core, self.types = core, pyvizier
@@ -271,8 +274,8 @@ class Vizier(Peer):
         problem.metric_information.append(
             pyvizier.MetricInformation("score", goal=pyvizier.ObjectiveMetricGoal.MAXIMIZE)
         )
-        self.designer = VizierGPBandit.from_problem(problem, seed=seed)
         jax.config.update("jax_enable_x64", True)
+        self.designer = VizierGPUCBPEBandit(problem, rng=jax.random.PRNGKey(seed))
         self.asked: Places = {}
         self.number = 0
 
@@ -288,7 +291,10 @@ class Vizier(Peer):
     def tell(self, value: float, _error: float) -> None:
         """Tell it the trial."""
         self.number += 1
-        parameters = {knob: p if self.space[knob].ordered else str(p) for knob, p in self.asked.items()}
+        parameters = {
+            knob: place if self.space[knob].ordered and self.space[knob].count > 1 else str(place)
+            for knob, place in self.asked.items()
+        }
         trial = self.types.Trial(id=self.number, parameters=parameters)
         trial.complete(self.types.Measurement({"score": value}))
         self.designer.update(self.core.CompletedTrials([trial]), self.core.ActiveTrials())

@@ -1,4 +1,5 @@
-"""Other ways to search: those that need nothing but Optuna, and the list of all; peer_libraries.py has the others.
+"""Other ways to search: those that need nothing but Optuna, and the list of all; peer_libraries.py and
+peer_tuners.py have the others.
 
 What a peer needs is imported when it is made: requirements-peers.txt has it. A name that ends in `+rules` is the same
 peer, given our rules of thumb as the first points that it measures, by its own means for that.
@@ -15,6 +16,7 @@ from typing import Any
 
 from peer_libraries import AxClient, BlendSearch, Hebo, Nevergrad, RaySearcher, Smac, Vizier
 from peer_model import Axis, Peer, Places
+from peer_tuners import DeepSpeedTuner, HorovodTuner
 
 _LEAST_STARTUP = 4
 """Random strategies of a sampler that was given first points; its own number else."""
@@ -170,6 +172,8 @@ _PLAIN: Mapping[str, tuple[str, Make]] = {
     "random-repeats": ("random search with repeats of the best", RandomRepeats),
     "coordinate": ("coordinate descent from the default", CoordinateDescent),
     "grid": ("a coarse grid, as DeepSpeed's, in random order", CoarseGrid),
+    "deepspeed": ("the model-based procedure of DeepSpeed's autotuner, over all knobs", DeepSpeedTuner),
+    "horovod": ("the procedure of Horovod's autotuner, over all knobs", HorovodTuner),
     "ray-bohb": ("Ray Tune with TuneBOHB", functools.partial(RaySearcher, kind="bohb")),
 }
 _STARTED: Mapping[str, tuple[str, Make]] = {
@@ -182,7 +186,7 @@ _STARTED: Mapping[str, tuple[str, Make]] = {
     "smac": ("SMAC3 (random forest), told that it is noisy", Smac),
     "ax": ("Ax, with its status-quo arm and the errors", AxClient),
     "nevergrad": ("Nevergrad's NGOpt", Nevergrad),
-    "vizier": ("Vizier's default (GP bandit)", Vizier),
+    "vizier": ("Vizier's default (GP_UCB_PE)", Vizier),
 }
 """Those that have a way to be given first points."""
 PEERS: Mapping[str, tuple[str, Make]] = {

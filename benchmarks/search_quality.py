@@ -1,6 +1,7 @@
 """How good is what a search would recommend after 3, 6, 9, 12, 20 measured arms? Our planner against its peers.
 
     python benchmarks/search_quality.py [--seeds 4] [--only advisor optuna-tpe …] [--surfaces FILE …] [--held]
+    python benchmarks/search_quality.py --merge FILE.json …   puts runs of other calls, or machines, into the page
 
 **The headline, fixed on 2026-11-27 before it was run**: the regret after 9 arms, a peer's less the advisor's, mean over
 the held-out surfaces (`generated_surfaces.HELD`), with the 95 % t interval over those surfaces. Where the interval
@@ -14,7 +15,8 @@ baseline's turns cost time but are no arms) and equal measuring time. A peer rac
 baseline, by our rules, is charged a third of the baseline's turns, as if three strategies had shared them, and
 recommends the strategy of the best mean that it measured. Our search ends when it expects no more; what it recommends
 then stands. What earlier calls measured by other methods, on other surfaces or with other seeds is kept (peers may come
-from several environments: requirements-peers.txt).
+from several environments: requirements-peers.txt). `--merge` runs nothing: from each file it takes a method's runs on
+a surface in place of all that were kept of them, so that the advisor's rows change without touching its peers'.
 """
 
 import argparse
@@ -24,12 +26,14 @@ import json
 import multiprocessing
 import platform
 import random
+import re
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from generated_surfaces import list_held, list_tuned, sign_held
 from peer_model import PENALTY, Axis, Peer, Places
@@ -256,7 +260,11 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=_OUTPUT, help="without its ending: .md and .json are written"
     )
+    parser.add_argument("--merge", nargs="+", default=[], type=Path, metavar="FILE", help="run nothing")
     arguments = parser.parse_args()
+    if arguments.merge:
+        write_results(arguments.output, merge(read_results(arguments.output), arguments.merge))
+        return
     methods = arguments.only or [method for method in _USUAL if installed(method)]
     try:
         surfaces = list(list_held()) if arguments.held else choose_surfaces(arguments.surfaces)
@@ -264,26 +272,60 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     counts = tuple(count for count in COUNTS if count <= arguments.evaluations)
     runs, failures = collect(methods, surfaces, arguments.seeds, counts, arguments.jobs)
-    path = arguments.output.with_suffix(".json")
-    data = json.loads(path.read_text()) if path.exists() else {}
-    data = {"runs": [], "surfaces": {}, "failures": [], **data, "held": [s.name for s in list_held()]}
+    data = read_results(arguments.output)
     fresh = {(r.method, r.surface, r.seed) for r in runs}
     data["runs"] = [r for r in data["runs"] if (r["method"], r["surface"], r["seed"]) not in fresh]
     data["runs"] += map(vars, runs)
-    data["runs"].sort(key=lambda r: (r["method"], r["surface"], r["seed"]))
     data["failures"] = [f for f in data["failures"] if f.split(" ")[0] not in methods] + failures
     for surface in surfaces:
         *_, best = surface.describe().splitlines()
         data["surfaces"][surface.name] = {"how": surface.how, "best": best.strip()}
-    data["checksum"] = sign_held()
     data["machine"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    command = "python benchmarks/search_quality.py " + " ".join(sys.argv[1:])
-    data["commands"] = [*(c for c in data.get("commands", ()) if c != command), command]
+    words = " ".join(sys.argv[1:])
+    words = re.sub(r" ?--(output|jobs)[ =]\S+", "", words).strip()  # neither changes a figure
+    command = f"python benchmarks/search_quality.py {words}".strip()
+    data["commands"] = [*(c for c in data["commands"] if c != command), command]
+    write_results(arguments.output, data)
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Return what earlier calls wrote there; nothing, where there is none."""
+    path = path.with_suffix(".json")
+    found = json.loads(path.read_text()) if path.exists() else {}
+    data = {"runs": [], "surfaces": {}, "failures": [], "commands": [], **found}
+    return {**data, "held": [s.name for s in list_held()], "checksum": sign_held()}
+
+
+def merge(data: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
+    """Return the results with those of the files: a method's runs on a surface come from the last file that has some.
+
+    Raise SystemExit where a file's held-out surfaces are others than today's.
+    """
+    for file in files:
+        other = json.loads(file.read_text())
+        if other["checksum"] != data["checksum"]:
+            raise SystemExit(
+                f"checksum: {file} was run on held-out surfaces {other['checksum']}, these are {data['checksum']}: "
+                "run it again from this checkout"
+            )
+        pairs = {(r["method"], r["surface"]) for r in other["runs"]}
+        methods = {method for method, _ in pairs}
+        data["runs"] = [r for r in data["runs"] if (r["method"], r["surface"]) not in pairs] + other["runs"]
+        data["failures"] = [f for f in data["failures"] if f.split(" ")[0] not in methods] + other["failures"]
+        data["surfaces"].update(other["surfaces"])
+        data["commands"] = [*(c for c in data["commands"] if c not in other["commands"]), *other["commands"]]
+        data.setdefault("machine", other["machine"])
+    return data
+
+
+def write_results(path: Path, data: dict[str, Any]) -> None:
+    """Write the runs as .json and their page as .md, and print it."""
+    data["runs"].sort(key=lambda r: (r["method"], r["surface"], r["seed"]))
     lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in data["runs"])
     rest = json.dumps({k: v for k, v in data.items() if k != "runs"}, indent=1, ensure_ascii=False)
-    path.write_text(f'{rest[:-2]},\n "runs": [\n{lines}\n]\n}}\n')
+    path.with_suffix(".json").write_text(f'{rest[:-2]},\n "runs": [\n{lines}\n]\n}}\n')
     report = write_report(data)
-    arguments.output.with_suffix(".md").write_text(report)
+    path.with_suffix(".md").write_text(report)
     print(report)
 
 

@@ -1,14 +1,16 @@
 """The replay of surfaces, the simulated ones, and the peers' side of the comparison."""
 
+import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 from generated_surfaces import TUNED, list_held, list_tuned, make_case
 from peers import PEERS
 from quality_report import write_table
 from replay import Replay
-from search_quality import lay_axes, run_peer
+from search_quality import lay_axes, merge, run_peer
 from simulated_surfaces import list_simulated
 from step_simulator import MB, Link, Machine, Training, fill_buckets, simulate_step, time_allreduce
 from surfaces import FOLDER, read_surface
@@ -163,3 +165,22 @@ def test_the_table_leaves_out_what_was_not_run() -> None:
     table = write_table([run], ["advisor", "random"])
     assert len(table) == 3
     assert table[-1] == "| random search | 1 | 20.0 ±0.0 | 10.0 ±0.0 | – | – | – | 10.0 ±0.0 | – | – | 6 |"
+
+
+def test_merged_runs_replace_those_of_their_method_and_surface_alone(tmp_path: Path) -> None:
+    def results(*runs: tuple[str, str, int, int]) -> dict[str, object]:
+        kept = [dict(zip(("method", "surface", "seed", "arms"), run, strict=True)) for run in runs]
+        return {"runs": kept, "surfaces": {}, "failures": [], "commands": [], "checksum": "c", "machine": "m"}
+
+    file = tmp_path / "after.json"
+    file.write_text(json.dumps(results(("advisor", "s", 0, 9))))
+    old = results(
+        ("advisor", "s", 0, 20), ("advisor", "s", 1, 20), ("advisor", "t", 0, 20), ("random", "s", 0, 20)
+    )
+    merged = merge(old, [file])
+    assert {tuple(run.values()) for run in merged["runs"]} == {
+        ("advisor", "s", 0, 9), ("advisor", "t", 0, 20), ("random", "s", 0, 20),
+    }  # fmt: skip
+    file.write_text(json.dumps({**results(), "checksum": "other"}))
+    with pytest.raises(SystemExit, match="checksum"):
+        merge(old, [file])
