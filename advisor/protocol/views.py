@@ -37,6 +37,8 @@ class EventFacts(Message):
     smallest_gain: float | None = None
     """The smallest gain that the budget can find, as a fraction of the throughput."""
     straggler: Straggler | None = None
+    earlier: tuple[str, ...] = ()
+    """Similar earlier jobs whose strategies are tried early."""
 
 
 class JobEvent(Message):

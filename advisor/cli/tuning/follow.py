@@ -47,7 +47,7 @@ class Watcher:
             self._screen.print_line(event)
         elif self._screen.verbose:
             self._print(event.at, event.sentence)
-        elif event.at >= self._zero and event.facts is not None and event.facts.smallest_gain is not None:
+        elif event.at >= self._zero and _is_for_people(event):
             self._tell(event.at, event.sentence)
 
     def wants_history(self, job: Job, now: datetime) -> bool:
@@ -93,6 +93,12 @@ class Watcher:
         clock = Text(f"{spell_clock(at - self._zero):>5}  ", style="dim")
         # One line an event, however long: that is what a batch job's log is searched by.
         self._screen.err.print(Text.assemble(clock, sentence), soft_wrap=True)
+
+
+def _is_for_people(event: JobEvent) -> bool:
+    """Whether it tells what the budget can find, or why an earlier job's strategy is tried."""
+    facts = event.facts
+    return facts is not None and (facts.smallest_gain is not None or bool(facts.earlier))
 
 
 @contextmanager

@@ -128,6 +128,9 @@ def build_view_routes(source: Source, authenticator: Authenticator, renderer: Re
             "table": view_trial_table(measure_trials(source.read(get_history, job_id)), advised, query),
             "columns": COLUMNS,
             **_FILTERS,
+            "earlier": next(
+                (e.sentence for e in opened.events if e.facts is not None and e.facts.earlier), ""
+            ),
             "search_ended": opened.advice.search_ended_because if opened.advice else "",
         }
         return show(request, opened, "trials", "trials.html", context)

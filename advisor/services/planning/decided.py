@@ -17,7 +17,7 @@ from structlog.contextvars import bind_contextvars
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches, Session
-from advisor.protocol.views import EventKind
+from advisor.protocol.views import EventFacts, EventKind
 from advisor.services.jobs import get_job, read_history
 from advisor.services.timers import Timers
 from advisor.services.tuning import Tuning
@@ -52,7 +52,8 @@ def keep(database: Database, choice: Choice, now: datetime) -> None:
     with database.begin() as work:
         work.reach(FaultPoint.EARLIER_CHOSEN)
         if work.jobs.choose_earlier(choice.job_id, choice.earlier, choice.launches) and choice.earlier:
-            work.events.append(choice.job_id, EventKind.JOB, _describe(choice.earlier), now)
+            facts = EventFacts(earlier=tuple(earlier.job_id for earlier in choice.earlier))
+            work.events.append(choice.job_id, EventKind.JOB, _describe(choice.earlier), now, facts=facts)
 
 
 def _describe(chosen: tuple[EarlierJob, ...]) -> str:

@@ -397,11 +397,13 @@ def test_watch_tells_a_stage_a_line_and_what_the_budget_can_find(server: FakeSer
         facts = EventFacts(smallest_gain=0.02)
         server.add_event("aaa1", "Whatever this says, it is told.", EventKind.JOB, facts)
         server.add_event("aaa1", say_smallest_gain(0.03), EventKind.JOB)
+    server.add_event("aaa1", "A similar job.", EventKind.JOB, EventFacts(earlier=("old",)))
     told = run("watch", "aaa1").stderr.splitlines()
     assert [line.split("  ", 1)[1] for line in told if "baseline" in line] == [
         "baseline   starting your script as it stands"
     ]
     assert sum("Whatever this says, it is told." in line for line in told) == 1
+    assert sum("A similar job." in line for line in told) == 1
     assert not any("This budget can find" in line for line in told)
     assert not any("Rank 1" in line for line in told)
     assert max(map(len, told)) < 100

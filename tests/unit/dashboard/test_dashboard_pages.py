@@ -13,6 +13,7 @@ from advisor.dashboard.pages.access import keep_local
 from advisor.dashboard.rendering import find_web
 from advisor.protocol.asked.jobs import JobState, Stage
 from advisor.protocol.measured.trials import BlockState
+from advisor.protocol.views import EventFacts, EventKind
 from advisor.services.tokens import revoke_token
 from tests.samples.stored import NOW, Stories, read_words
 
@@ -134,6 +135,18 @@ def test_submitter_has_a_trial_measured_again(sign_in: SignIn, stories: Stories)
     assert "the search was over before there was one" in client.get(address).text
     client.cookies.clear()
     assert "Measure again" not in sign_in("adv_viewer_3_x").get("/jobs/busy/trials/4").text
+
+
+def test_trials_page_says_which_earlier_jobs_began_the_search(stories: Stories, sign_in: SignIn) -> None:
+    client = sign_in("adv_viewer_3_x")
+    assert "Where it began" not in client.get("/jobs/busy/trials").text
+    facts = EventFacts(earlier=("old",))
+    stories.source.change(
+        lambda work: work.events.append(
+            "busy", EventKind.JOB, "1 similar earlier job: old.", NOW, facts=facts
+        )
+    )
+    assert "Where it began: 1 similar earlier job: old." in client.get("/jobs/busy/trials").text
 
 
 def test_trial_that_is_measured_again_right_now_says_so_and_stays_live(

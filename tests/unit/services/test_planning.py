@@ -12,6 +12,7 @@ from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.measured.messages import HelloReport
 from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.views import EventFacts
 from advisor.services import jobs
 from advisor.services.measuring import sessions
 from advisor.services.planning import decided as deciding
@@ -131,6 +132,8 @@ def test_similar_jobs_are_looked_for_once_and_a_restart_changes_nothing(world: W
     (earlier,) = world.history(second).earlier
     assert (earlier.job_id, earlier.changes, earlier.ratio) == (first, {"num_threads": 2}, 1.2)
     assert "1 similar earlier job" in sentences(world, second)
+    with world.database.read() as work:
+        assert EventFacts(earlier=(first,)) in work.events.facts_of(second)
     third = begin(world, "third")
     finish_with(world, third, {"num_threads": 1}, 1.5)
     world.restart()
