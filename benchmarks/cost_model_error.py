@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
-import numpy as np
 from cost_model_rivals import Pollux, Regression
+from forecast_errors import Forecasts, join, mean_error
 from recorded_surface import RecordedSurface
 from sessions import ROOT
 from simulated_surfaces import SimulatedSurface, list_simulated
 from step_simulator import simulate_step
-from surface_model import Cell, Surface
+from surface_model import Cell, Repeat, Surface
 from surfaces import load_surface
 
 sys.path.insert(0, str(ROOT))
@@ -35,6 +35,8 @@ from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.tuning.measure.statistics import summarise_block
 from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
+from advisor.tuning.model.map_fit import band_of
+from advisor.tuning.model.step_model import read_probe
 
 Values = Mapping[str, Value]
 _TESTED = 150
@@ -51,6 +53,13 @@ class Case:
     seen: tuple[TimedStrategy, ...]
     unseen: tuple[tuple[Values, float], ...]
     """Strategy and true step time in seconds."""
+
+    def forecast(self, there: CostModel, strategies: Sequence[Values], actual: Sequence[float]) -> Forecasts:
+        """Predict what `there`, the model or one moved from it, says as `advisor predict` does: by its ratios."""
+        scale = self.model.model.probe.step_s / self.model.predict_baseline_s()
+        predicted = [scale * step_s for step_s in there.predict_many(strategies)]
+        bands = [band_of(doubt) for doubt in there.find_doubts(strategies, self.model)]
+        return Forecasts(predicted, bands, list(actual))
 
 
 def context_of(surface: Surface) -> KnobContext:
@@ -90,9 +99,17 @@ def build_case(surface: Surface, count: int, seed: int) -> Case | None:
 
 
 def base_step_s(surface: RecordedSurface) -> float:
-    """Step time of the baseline: what all truths of the surface are relative to."""
+    """Step time of the baseline, as a search reads it of blocks that other work did not slow."""
     base = next(cell for cell in surface.cells.values() if not cell.changes)
-    return math.exp(median(math.log(step_s_of(make_block(r.result, {}))) for r in base.repeats))
+    found = read_probe([make_block(repeat.result, {}) for repeat in base.repeats], has_loader=False)
+    assert found is not None
+    return found.step_s
+
+
+def _neighbour(base: Cell, repeat: Repeat) -> Repeat:
+    """The baseline's block nearest to a strategy's: a race measures both."""
+    session, order = repeat.place
+    return min(base.repeats, key=lambda r: (r.place[0] != session, abs(r.place[1] - order)))
 
 
 def list_cells(surface: RecordedSurface) -> list[Cell]:
@@ -106,14 +123,18 @@ def truth_error(surface: RecordedSurface, cell: Cell) -> float:
 
 
 def _recorded_case(surface: RecordedSurface, count: int, dice: random.Random) -> Case | None:
-    cells, base_s = list_cells(surface), base_step_s(surface)
+    cells = list_cells(surface)
     seen = dice.sample(cells, min(count, len(cells) // 2))
     base = next(cell for cell in surface.cells.values() if not cell.changes)
-    blocks = [make_block(repeat.result, {}) for repeat in base.repeats[:3]]
+    blocks = [make_block(repeat.result, {}) for repeat in base.repeats[:1]]
+    blocks += [make_block(_neighbour(base, cell.repeats[0]).result, {}) for cell in seen]
     if surface.calibration is not None and blocks[0].result:
         calibrated = replace(blocks[0].result, calibration=surface.calibration)
         blocks.append(make_block(calibrated, {}))
     blocks += [make_block(cell.repeats[0].result, cell.changes) for cell in seen]
+    probe = read_probe(blocks, has_loader=False)
+    assert probe is not None
+    base_s = probe.step_s
     observations = tuple(
         TimedStrategy(
             values_of(surface, cell.changes),
@@ -160,17 +181,6 @@ def _simulated_case(surface: SimulatedSurface, count: int, dice: random.Random) 
     return None if model is None else Case(model, observations, unseen)
 
 
-def mean_error(predicted: Sequence[float], actual: Sequence[float]) -> float:
-    """Mean absolute error of step times, as a share."""
-    return fmean(abs(p / a - 1.0) for p, a in zip(predicted, actual, strict=True))
-
-
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rank correlation."""
-    ranks = [np.argsort(np.argsort(np.array(series))) for series in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
-
-
 def _row(cells: Sequence[object]) -> str:
     return "| " + " | ".join(f"{cell:.1%}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
 
@@ -178,9 +188,9 @@ def _row(cells: Sequence[object]) -> str:
 def table_of_strategies(surfaces: Sequence[Surface], counts: Sequence[int], seeds: int) -> list[str]:
     """Unseen strategies of each surface: our error, the regression's, the baseline's step time for all."""
     lines = [
-        "| surface | calibrated with | mean error | worst draw | rank correlation | regression without physics "
-        "| every strategy as the baseline | error of the recording itself |",
-        "|---|---|---|---|---|---|---|---|",
+        "| surface | calibrated with | mean error | worst draw | band | truths within | rank correlation "
+        "| regression without physics | every strategy as the baseline | error of the recording itself |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for surface in surfaces:
         for count in counts:
@@ -188,15 +198,13 @@ def table_of_strategies(surfaces: Sequence[Surface], counts: Sequence[int], seed
             if not found:
                 lines.append(f"| {surface.name} | no model: the surface has no phases or no gradient bytes |")
                 continue
-            errors, ranks, plain, constant = [], [], [], []
+            told, plain, constant = [], [], []
             for case in found:
                 actual = [second for _, second in case.unseen]
-                predicted = case.model.predict_many([values for values, _ in case.unseen])
+                told.append(case.forecast(case.model, [values for values, _ in case.unseen], actual))
                 baseline = surface.standing
                 base_s = case.model.model.probe.step_s
                 regression = Regression(baseline, base_s, case.seen)
-                errors.append(mean_error(predicted, actual))
-                ranks.append(rank_correlation(predicted, actual))
                 plain.append(mean_error([regression.predict(values) for values, _ in case.unseen], actual))
                 constant.append(mean_error([base_s] * len(actual), actual))
             noise: object = "–"
@@ -204,7 +212,8 @@ def table_of_strategies(surfaces: Sequence[Surface], counts: Sequence[int], seed
                 cells = list_cells(surface)
                 noise = 0.8 * fmean(truth_error(surface, cell) for cell in cells)
             what = f"probe + {len(found[0].seen)}"
-            row = [surface.name, what, fmean(errors), max(errors), f"{fmean(ranks):.2f}"]
+            row = [surface.name, what, fmean(f.error for f in told), max(f.error for f in told)]
+            row += [*join(told).list_band(), f"{fmean(f.rank for f in told):.2f}"]
             lines.append(_row([*row, fmean(plain), fmean(constant), noise]))
             print(lines[-1], flush=True)
     return lines
@@ -213,8 +222,9 @@ def table_of_strategies(surfaces: Sequence[Surface], counts: Sequence[int], seed
 def table_of_links(surfaces: Sequence[RecordedSurface], count: int, seeds: int) -> list[str]:
     """The same workload over links of another rate: calibrated here, predicted there."""
     lines = [
-        "| calibrated on | predicted for | mean error of step time | rank correlation | with the step times of here |",
-        "|---|---|---|---|---|",
+        "| calibrated on | predicted for | mean error of step time | its mean with the sign | band | truths within "
+        "| rank correlation | with the step times of here |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for here in surfaces:
         for there in surfaces:
@@ -226,17 +236,21 @@ def table_of_links(surfaces: Sequence[RecordedSurface], count: int, seeds: int) 
             cells = list_cells(there)
             actual = [base_s * math.exp(-(cell.truth or 0.0)) for cell in cells]
             stays = [own_s * math.exp(-(here.find(cell.changes).truth or 0.0)) for cell in cells]
-            errors, ranks = [], []
+            told: list[Forecasts] = []
             for seed in range(seeds):
                 case = build_case(here, count, seed)
                 if case is None:
                     continue
                 moved = case.model.on(bits_per_s=rates[1].bits_per_s)
-                predicted = moved.predict_many([values_of(there, cell.changes) for cell in cells])
-                errors.append(mean_error(predicted, actual))
-                ranks.append(rank_correlation(predicted, actual))
-            if errors:
-                row = [here.name, there.name, fmean(errors), f"{fmean(ranks):.2f}", mean_error(stays, actual)]
+                strategies = [values_of(there, cell.changes) for cell in cells]
+                told.append(case.forecast(moved, strategies, actual))
+            if told:
+                row = [here.name, there.name, join(told).error, f"{join(told).bias:+.1%}"]
+                row += [
+                    *join(told).list_band(),
+                    f"{fmean(f.rank for f in told):.2f}",
+                    mean_error(stays, actual),
+                ]
                 lines.append(_row(row))
                 print(lines[-1], flush=True)
     return lines
@@ -245,16 +259,18 @@ def table_of_links(surfaces: Sequence[RecordedSurface], count: int, seeds: int) 
 def table_of_sizes(surfaces: Sequence[SimulatedSurface], count: int, seeds: int) -> list[str]:
     """Larger clusters: calibrated on one size, predicted for others; rivals know the step times of several sizes."""
     lines = [
-        "| surface | nodes measured | nodes predicted | cost model | cost model, told the measured size's step times | "
-        "linear scaling, told the same | Pollux-style, told several sizes |",
-        "|---|---|---|---|---|---|---|",
+        "| surface | nodes measured | nodes predicted | cost model | band | truths within "
+        "| cost model, told the measured size's step times | linear scaling, told the same "
+        "| Pollux-style, told several sizes |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for surface in surfaces:
         nodes = surface.machine.nodes
         if nodes < 2:
             continue
         for factor in (2, 4, 8):
-            ours, scaled, linear, pollux = [], [], [], []
+            told: list[Forecasts] = []
+            scaled, linear, pollux = [], [], []
             for seed in range(seeds):
                 case = build_case(surface, count, seed)
                 if case is None:
@@ -264,7 +280,7 @@ def table_of_sizes(surfaces: Sequence[SimulatedSurface], count: int, seeds: int)
                 actual = [_step_s(surface, nodes * factor, values) for values in strategies]
                 known = [_step_s(surface, nodes, v) for v in strategies]
                 here, there = case.model.predict_many(strategies), moved.predict_many(strategies)
-                ours.append(mean_error(there, actual))
+                told.append(case.forecast(moved, strategies, actual))
                 scaled.append(
                     mean_error([k * t / h for k, t, h in zip(known, there, here, strict=True)], actual)
                 )
@@ -272,9 +288,9 @@ def table_of_sizes(surfaces: Sequence[SimulatedSurface], count: int, seeds: int)
                 if seed == 0:
                     rivals = [_pollux(surface, values, nodes * factor) for values in strategies]
                     pollux.append(mean_error(rivals, actual))
-            if ours:
-                row = [surface.name, nodes, nodes * factor]
-                row += [fmean(errors) for errors in (ours, scaled, linear, pollux)]
+            if told:
+                row = [surface.name, nodes, nodes * factor, join(told).error, *join(told).list_band()]
+                row += [fmean(errors) for errors in (scaled, linear, pollux)]
                 lines.append(_row(row))
                 print(lines[-1], flush=True)
     return lines

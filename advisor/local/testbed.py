@@ -14,11 +14,8 @@ from advisor.local.agents import AgentPlace
 from advisor.local.namespaces import missing_tools, own_namespaces, remove_leftovers, run_tool
 from advisor.local.relay import relay_to
 from advisor.local.server import LocalModeFailed, LocalServer
-from advisor.protocol.nodes.testbed import Testbed
+from advisor.protocol.nodes.testbed import Testbed, burst_bytes
 
-_BURST_S = 0.002
-"""What a link may send at once, in seconds of its rate: short against a step, long against the kernel's timers."""
-_SMALLEST_BURST_BYTES = 32_768
 _LONGEST_QUEUE = "50ms"
 """A packet that would wait longer for its turn is dropped, as by a switch whose buffer is full."""
 _HINT = "Leave the testbed out to tune on this machine as it is, or give the job to nodes that have such a network."
@@ -125,7 +122,7 @@ def _connect(
 
 
 def _shape(testbed: Testbed, namespace: str, device: str) -> None:
-    burst = max(_SMALLEST_BURST_BYTES, round(testbed.bits_per_s / 8 * _BURST_S))
+    burst = burst_bytes(testbed.bits_per_s)
     limits = ("rate", f"{testbed.bits_per_s}bit", "burst", f"{burst}b", "latency", _LONGEST_QUEUE)
     run_tool("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *limits)
 

@@ -10,6 +10,14 @@ _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _RATE = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(_UNITS)})")
 _SLOWEST_BITS_PER_S, _FASTEST_BITS_PER_S = 64_000, 100_000_000_000
 _EXAMPLE = "nodes=2,rate=1gbit"
+_BURST_S = 0.002
+"""What a link may send at once, in seconds of its rate: short against a step, long against the kernel's timers."""
+_SMALLEST_BURST_BYTES = 32_768
+
+
+def burst_bytes(bits_per_s: float) -> int:
+    """Return what a shaped link of that rate sends at once after a rest, in bytes."""
+    return max(_SMALLEST_BURST_BYTES, round(bits_per_s / 8 * _BURST_S))
 
 
 def read_rate(rate: str) -> int:

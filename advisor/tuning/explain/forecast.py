@@ -28,6 +28,7 @@ from advisor.tuning.measure.contrast import mean_rate, mean_step_over
 from advisor.tuning.measure.phases import explain_unclear
 from advisor.tuning.model.cost_model import CostModel
 from advisor.tuning.model.cost_priors import link_bits_per_s
+from advisor.tuning.model.map_fit import band_of
 from advisor.tuning.model.parameter_servers import find_traffic
 from advisor.tuning.search.state import SearchState, look
 from advisor.tuning.space.space import Space
@@ -35,8 +36,8 @@ from advisor.tuning.stages.confirmation import find_confirmed
 
 _MOST_DOUBT = 0.25
 """A model that misses the measured step times by a larger share forecasts nothing."""
-_LEAST_BAND = 0.05
 _FAR_BAND = 0.15
+"""What the band of parameter servers grows by where a forecast is far: nothing else in their model tells it."""
 _FAR = 4
 """Beyond this many times the measured nodes a forecast is an extrapolation of its physics, not of its data."""
 _SWEEPS = 3
@@ -109,7 +110,8 @@ def _forecast_servers(
         for told in list_setups(moved, there)
     )
     grown, faster = len(moved.trainer_nodes) / len(today.trainer_nodes), there_bits / bits_per_s
-    band = _band(model.residual, max(grown, asked.batch, 1 / asked.batch, faster, 1 / faster))
+    is_far = max(grown, asked.batch, 1 / asked.batch, faster, 1 / faster) > _FAR
+    band = band_of(model.residual) + (_FAR_BAND if is_far else 0.0)
     chosen = choose_setup(setups, job.spec.allow, band)
     before = next(told for told in setups if not told.changes)
     rate = mean_rate(measured) * grown * asked.batch * measured_s / chosen.step_time_s
@@ -152,14 +154,13 @@ def list_forecasts(
     if explain_unclear(measured) is not None:
         return ()
     job, space, model, facts = state.record.job, state.space, state.model, state.space.context.facts
-    found = [
-        _forecast(job, space, model, changes, WhatIf(nodes=facts.nodes * n), measured) for n in _USUAL_NODES
-    ]
+    usual = [WhatIf(nodes=facts.nodes * n) for n in _USUAL_NODES]
     if facts.nodes > 1 and model.bits_per_s:
-        for rate in _USUAL_RATES:
-            with suppress(ForecastImpossible):
-                asked = WhatIf(bits_per_s=model.bits_per_s * rate)
-                found.append(_forecast(job, space, model, changes, asked, measured))
+        usual += [WhatIf(bits_per_s=model.bits_per_s * rate) for rate in _USUAL_RATES]
+    found = []
+    for asked in usual:
+        with suppress(ForecastImpossible):
+            found.append(_forecast(job, space, model, changes, asked, measured))
     return tuple(found)
 
 
@@ -186,16 +187,14 @@ def _forecast(
     measured_s = mean_step_over(measured)
     step_s, baseline_s = (measured_s * there.predict_step_s(each) / here_s for each in (values, base))
     rate = mean_rate(measured) * times * measured_s / step_s
-    # Where faster links make a step shorter, a miss of as many seconds is a larger share of it.
-    same_link_s = model.on(nodes=count, batch=asked.batch).predict_step_s(base)
-    doubt = model.residual * max(1.0, same_link_s / there.predict_step_s(base))
+    doubt = there.find_doubts([values], model)[0]
     if math.expm1(doubt) > _MOST_DOUBT:
         raise ForecastImpossible(
-            f"Nothing can be forecast for job {job.id} on links so much faster: of steps so short the cost model "
-            f"would miss {spell_share(math.expm1(doubt))}, and above {spell_share(_MOST_DOUBT)} its figures say "
-            "nothing. Measure it on such links, or ask about slower ones."
+            f"Nothing can be forecast for job {job.id} so far from what it measured: there the cost model may miss a "
+            f"step by {spell_share(math.expm1(doubt))}, and above {spell_share(_MOST_DOUBT)} its figures say nothing. "
+            "Measure it on such a cluster, or ask about one that is nearer to the measured one."
         )
-    band = _band(doubt, max(count / facts.nodes, asked.batch, 1 / asked.batch))
+    band = band_of(doubt)
     return Forecast(
         nodes=count,
         bits_per_s=asked.bits_per_s,
@@ -225,12 +224,6 @@ def _find_doubt(residual: float, here_s: float, step_s: float) -> float:
     if step_s <= 0.0:
         return math.inf
     return math.expm1(max(residual, abs(math.log(here_s / step_s))))
-
-
-def _band(residual: float, times_measured: float) -> float:
-    """Half of the band, as a factor minus 1: twice the residual, at least 5 %; 15 % more far away."""
-    band = max(_LEAST_BAND, 2.0 * math.expm1(residual))
-    return band + (_FAR_BAND if times_measured > _FAR else 0.0)
 
 
 def _favour(space: Space, model: CostModel, start: Mapping[str, Value]) -> dict[str, Value]:

@@ -1,7 +1,7 @@
 """The account of a step in measured blocks: the mean over blocks, shares of it, and the rank that is late."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
 from advisor.protocol.gains import spell_share
@@ -17,8 +17,10 @@ _MOST_UNMODELLED = 0.1
 """Share of a step in collectives that the cost model does not know, from which on it says nothing of other clusters."""
 
 
-def pool_phases(blocks: Sequence[Block]) -> Phases:
+def pool_phases(blocks: Sequence[Block], pool: Callable[[Sequence[float]], float] = fmean) -> Phases:
     """Return the mean account over the blocks that have one, in seconds per step: always of one rank.
+
+    Another `pool` than the mean is taken of each phase by itself.
 
     That is the late rank where one is late throughout, else each block's usual one. Blocks that could not tell
     communication apart are left out where others could.
@@ -29,12 +31,12 @@ def pool_phases(blocks: Sequence[Block]) -> Phases:
     accounts = [_account_of(result, late) for result in known or measured]
     if not accounts:
         return Phases()
-    means = {
-        name: fmean(getattr(phases, name) for phases in accounts)
+    pooled = {
+        name: pool([getattr(phases, name) for phases in accounts])
         for name in PHASE_NAMES
         if known or name != "exposed_comm_s"
     }
-    return Phases(**means)
+    return Phases(**pooled)
 
 
 def _account_of(result: BlockResult, late: LateRank | None) -> Phases:

@@ -66,7 +66,8 @@ def find_gradients(facts: WorkloadFacts, blocks: Sequence[Block]) -> tuple[Gradi
     gradients: list[Gradient] = []
     for place, size in enumerate(sizes):
         held += size
-        gradients.append(Gradient(size, held / total, place * max(1, facts.layers) // len(sizes)))
+        ready = (held / total + (place + 1) / len(sizes)) / 2.0
+        gradients.append(Gradient(size, ready, place * max(1, facts.layers) // len(sizes)))
     return tuple(gradients)
 
 

@@ -12,7 +12,7 @@ from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.measured.results import LinkTiming
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.model.communication_schedule import find_gradients, shape_of
-from advisor.tuning.model.cost_priors import PAYLOAD, link_bits_per_s, prior_of
+from advisor.tuning.model.cost_priors import PAYLOAD, TOLD_SPREAD, find_burst_s, link_bits_per_s, prior_of
 from advisor.tuning.model.learned_factors import Target, name_pieces
 from advisor.tuning.model.map_fit import Unknown, doubt_of, fit
 from advisor.tuning.model.memory import misfit_sentence
@@ -34,6 +34,8 @@ MOST_FITTED = 32
 thirty the parameters are known better than the model is right."""
 _SMALLEST_ERROR = 1e-3
 """Standard error of ln(step time) below which an observation counts no more."""
+_SHIFT = 0.02
+"""Step of the numeric derivatives, in logarithms."""
 _NOTHING = 60.0
 """exp(-60) of a second is none."""
 _COMMUNICATION = (
@@ -64,6 +66,8 @@ class CostModel:
     model: StepModel
     parameters: tuple[float, ...]
     """Logarithms of the physical parameters, then of the learnt effects."""
+    covariance: Array
+    """How far the parameters may be off together, as the fit leaves it: (parameters, parameters)."""
     bits_per_s: float | None
     """Nominal rate of a node's link; None where none is known."""
 
@@ -89,6 +93,32 @@ class CostModel:
         """Return ln(throughput of the strategy / the baseline's), both predicted on this model's cluster."""
         return math.log(self._baseline_s / self.predict_step_s(values))
 
+    def find_doubts(self, strategies: Sequence[Mapping[str, Value]], here: "CostModel") -> list[float]:
+        """Return the standard deviation of ln(step time / the baseline's of `here`), for each strategy.
+
+        `here` is the model that this one was moved from (`on`), or this one: what its cluster measured of the baseline
+        cannot be off. The model's own misses are in it, a larger share of steps that are shorter there; and what the
+        parameters may be off, the more a strategy, a link or a cluster depends on what the measurements did not show.
+        """
+        if not strategies:
+            return []
+        shifts = _SHIFT * np.vstack([np.zeros(len(self.parameters)), np.eye(len(self.parameters))])
+        there = np.log(self._run(strategies, shifts))
+        if here.bits_per_s is None and self.bits_per_s is not None:
+            shifts[:, Unknown.WIRE] = (
+                0.0  # The links of there are others, whose rate was not taken from these.
+            )
+        ratios = there - np.log(here._run([self.model.context.baseline], shifts))
+        slopes = (ratios[1:] - ratios[0]) / _SHIFT
+        squares = np.einsum("ps,pq,qs->s", slopes, self.covariance, slopes)
+        own = self.residual * max(1.0, here.predict_baseline_s() / self.predict_baseline_s())
+        return [math.hypot(own, math.sqrt(max(0.0, float(square)))) for square in squares]
+
+    def _run(self, strategies: Sequence[Mapping[str, Value]], shifts: Array) -> Array:
+        """Step times with the parameters shifted: (K, S) for shifts (K, P)."""
+        step_s: Array = self.model.run(self.model.lay_out(strategies), self.parameters + shifts).step_s
+        return step_s
+
     def fits_in_memory(self, values: Mapping[str, Value]) -> str | None:
         """Return a sentence when the strategy cannot fit into the devices' memory, else None."""
         return misfit_sentence(self.model.context, self.model.probe.peak_memory_bytes, values)
@@ -112,12 +142,17 @@ class CostModel:
             facts = model.context.facts
             moved = facts.model_copy(update={"nodes": nodes, "world_size": nodes * facts.local_world_size})
             model = replace(model, context=replace(model.context, facts=moved), shape=model.shape.on(nodes))
+        covariance = self.covariance
         if bits_per_s is not None:
-            parameters[Unknown.WIRE] = (
-                parameters[Unknown.WIRE] + math.log(self.bits_per_s / bits_per_s)
-                if self.bits_per_s
-                else math.log(8.0 / (PAYLOAD * bits_per_s))
-            )
+            if self.bits_per_s:
+                parameters[Unknown.WIRE] += math.log(self.bits_per_s / bits_per_s)
+            else:
+                # The links of here say nothing of those: they are known as any link whose rate is told.
+                parameters[Unknown.WIRE] = math.log(8.0 / (PAYLOAD * bits_per_s))
+                covariance = covariance.copy()
+                covariance[Unknown.WIRE], covariance[:, Unknown.WIRE] = 0.0, 0.0
+                covariance[Unknown.WIRE, Unknown.WIRE] = TOLD_SPREAD**2
+            model = replace(model, burst_s=find_burst_s(model.context, bits_per_s))
         if batch != 1.0:
             probe = model.probe
             grown = replace(
@@ -129,7 +164,9 @@ class CostModel:
             model = replace(model, probe=grown)
             parameters[Unknown.READING] += math.log(batch)
         rate = self.bits_per_s if bits_per_s is None else bits_per_s
-        return replace(self, model=model, parameters=tuple(parameters), bits_per_s=rate)
+        return replace(
+            self, model=model, parameters=tuple(parameters), covariance=covariance, bits_per_s=rate
+        )
 
     def predict_baseline_s(self) -> float:
         """Return the step time of the script as it stands, on this model's cluster."""
@@ -162,6 +199,7 @@ def calibrate(
         probe=measured,
         pieces=name_pieces(context, strategies[1:]),
         jitter_ranks=facts.world_size,
+        burst_s=find_burst_s(context, link_bits_per_s(context)),
     )
     timed = any(b.result and b.result.calibration and b.result.calibration.gradients for b in probe)
     links = [
@@ -185,6 +223,7 @@ def calibrate(
         ),
         model=model,
         parameters=tuple(float(value) for value in found.best),
+        covariance=found.covariance,
         bits_per_s=link_bits_per_s(context),
     )
 

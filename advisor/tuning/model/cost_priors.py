@@ -7,12 +7,15 @@ import numpy as np
 
 from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.nodes.testbed import burst_bytes
 from advisor.tuning.model.learned_factors import Piece
 from advisor.tuning.model.map_fit import Prior, Unknown
 from advisor.tuning.model.step_model import Probe
 
 _WAITS = 0.02
 """A smaller share of the step is no wait for a reader."""
+TOLD_SPREAD = 0.4
+"""Standard deviation of ln(seconds per byte) of a link whose nominal rate is all that is known of it."""
 PAYLOAD = 0.94
 """Share of a link's nominal rate that carries data (headers of TCP, IP and Ethernet)."""
 
@@ -29,6 +32,12 @@ def link_bits_per_s(context: KnobContext) -> float | None:
     return min(rates) if rates and len(rates) == len(context.cluster.nodes) else None
 
 
+def find_burst_s(context: KnobContext, bits_per_s: float | None) -> float:
+    """Return what links of that rate pass at once after a rest, in seconds: a testbed's; others are not known to."""
+    shaped = bits_per_s and context.facts.nodes > 1 and any(node.testbed for node in context.cluster.nodes)
+    return 8.0 * burst_bytes(bits_per_s) / bits_per_s if shaped and bits_per_s else 0.0
+
+
 def prior_of(context: KnobContext, probe: Probe, pieces: Sequence[Piece], timed: bool) -> Prior:
     """Return the prior; `timed` says that gradients were timed, so that their order needs no bending.
 
@@ -40,7 +49,7 @@ def prior_of(context: KnobContext, probe: Probe, pieces: Sequence[Piece], timed:
     shaped = any(node.testbed for node in context.cluster.nodes)
     bits_per_s = link_bits_per_s(context)
     wire = 8.0 / (PAYLOAD * bits_per_s) if bits_per_s else (1e-10 if nccl else 1e-9)
-    wire_spread = (0.1 if shaped else 0.4) if bits_per_s else 1.0
+    wire_spread = (0.1 if shaped else TOLD_SPREAD) if bits_per_s else 1.0
     beliefs: dict[Unknown, tuple[float, float]] = {
         Unknown.COMPUTATION: (1.0, 0.05),
         Unknown.BACKWARD: (1.0, 0.15),

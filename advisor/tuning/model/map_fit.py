@@ -19,6 +19,8 @@ _OUTLIER = 3.0
 """Misfits beyond that many standard deviations count linearly, not by their square."""
 _WORTH_IT = 1e-2
 """Smallest improvement that makes another round worth its time, as a share."""
+_NINE_OF_TEN = 1.645
+"""Standard deviations that a normal variable keeps within in nine of ten cases."""
 _SCALES = (1.0, 0.5, 0.2, 0.05)
 """Parts of a step that are tried; the best is taken."""
 
@@ -74,6 +76,8 @@ class Fit:
     """ln(predicted / measured) of each measurement."""
     leverage: Array
     """How much each measurement itself decides what is predicted for it, 0 to 1 (the hat matrix's diagonal)."""
+    covariance: Array
+    """How far the parameters may be off together, (P, P): the inverse of the posterior's curvature."""
 
 
 class Misfits(Protocol):
@@ -119,9 +123,9 @@ def fit(misfits: Misfits, errors: Array, prior: Prior) -> Fit:
             there, slopes_there, _ = misfits.find_slopes(tried[winner], _PROBE, tried[:1])
         best, here, slopes, value, usual = tried[winner], there, slopes_there, value - gained, winner
     weights = _weigh(here, errors)
-    spread = np.linalg.solve(_curvature(slopes, weights, prior), slopes.T)
-    leverage = np.clip(weights * np.einsum("rp,pr->r", slopes, spread), 0.0, 1.0)
-    return Fit(best=best, misfits=here, leverage=leverage)
+    covariance = np.linalg.inv(_curvature(slopes, weights, prior)).astype(np.float64)
+    leverage = np.clip(weights * np.einsum("rp,pq,rq->r", slopes, covariance, slopes), 0.0, 1.0)
+    return Fit(best=best, misfits=here, leverage=leverage, covariance=covariance)
 
 
 def _weigh(here: Array, errors: Array) -> Array:
@@ -144,3 +148,8 @@ def doubt_of(misfits: Array, leverage: Array, before: float, least: float) -> fl
     """
     squares = float((np.minimum(np.abs(misfits), 1.0) ** 2).sum()) + 2.0 * before**2
     return max(least, math.sqrt(squares / (float((1.0 - leverage).sum()) + 2.0)))
+
+
+def band_of(doubt: float) -> float:
+    """Return half of the band that holds nine of ten truths, as a factor minus 1, of a standard deviation of ln."""
+    return math.expm1(_NINE_OF_TEN * doubt)

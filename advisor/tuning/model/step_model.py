@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 import numpy as np
 
@@ -58,16 +59,19 @@ class Probe:
 
 
 def read_probe(blocks: Sequence[Block], has_loader: bool) -> Probe | None:
-    """Return what the baseline's blocks say together; None without a time or phases."""
-    baseline = [
-        b for b in blocks if b.result and b.summary and not b.plan.overrides and b.summary.steady_steps
-    ]
-    phases = pool_phases(baseline)
+    """Return what the baseline's blocks say together; None without a time or phases.
+
+    Of several those with the quicker half of forward passes: other work on the machine slows them, no link does.
+    """
+    baseline = _choose_calm(
+        [b for b in blocks if b.result and b.summary and not b.plan.overrides and b.summary.steady_steps]
+    )
+    phases = pool_phases(baseline, median)
     if not baseline or phases.forward_s + phases.backward_s <= 0:
         return None
     logs = [b.summary.log_step_time for b in baseline if b.summary]
     errors = [b.summary.log_step_time_se for b in baseline if b.summary]
-    step_s = math.exp(sum(logs) / len(logs))
+    step_s = math.exp(median(logs))
     # What the model gives no part of its own: what is spent there in every step, however it is spread.
     parts = (phases.forward_s, phases.backward_s, phases.optimizer_s, phases.data_wait_s)
     waited_s = (phases.exposed_comm_s or 0.0) + phases.wait_s
@@ -75,7 +79,7 @@ def read_probe(blocks: Sequence[Block], has_loader: bool) -> Probe | None:
     scale = min(1.0, step_s / max(known_s, 1e-12))
     return Probe(
         step_s=step_s,
-        error=max(errors) / math.sqrt(len(errors)),
+        error=median(errors) / math.sqrt(len(errors)),
         forward_s=phases.forward_s * scale,
         backward_s=phases.backward_s * scale,
         exposed_s=None if phases.exposed_comm_s is None else waited_s * scale,
@@ -86,6 +90,15 @@ def read_probe(blocks: Sequence[Block], has_loader: bool) -> Probe | None:
         peak_memory_bytes=max(b.result.peak_memory_bytes for b in baseline if b.result),
         has_loader=has_loader,
     )
+
+
+def _choose_calm(blocks: Sequence[Block]) -> list[Block]:
+    forward_s = [b.result.phases.forward_s if b.result else 0.0 for b in blocks]
+    told = [seconds for seconds in forward_s if seconds > 0.0]
+    if not told:
+        return list(blocks)
+    usual_s = median(told)
+    return [block for block, seconds in zip(blocks, forward_s, strict=True) if 0.0 < seconds <= usual_s]
 
 
 @dataclass(frozen=True)
@@ -122,6 +135,8 @@ class StepModel:
     pieces: tuple[Piece, ...]
     jitter_ranks: int
     """Ranks that the probe ran on: jitter is what they waited for."""
+    burst_s: float = 0.0
+    """What the links between nodes pass at once after a rest, in seconds of their rate."""
 
     def lay_out(self, strategies: Sequence[Mapping[str, Value]]) -> Rows:
         """Return strategies (a value of every knob each) as rows."""
@@ -248,6 +263,7 @@ class StepModel:
             copy_s=_scale(sets, Unknown.COPY),
             stolen=_scale(sets, Unknown.STOLEN),
             bend=_scale(sets, Unknown.BEND),
+            burst_s=self.burst_s,
         )
 
     def _read(self, rows: Rows, sets: Array, compute: Array, slower: Array) -> Array:

@@ -152,6 +152,8 @@ class Costs:
     """Seconds that backward loses per second of a reduction's own work beside it."""
     bend: Array
     """Exponent of the ready shares: above 1 gradients become ready sooner than their place says."""
+    burst_s: float = 0.0
+    """Seconds of the wire's work that pass at once after a rest: a shaped link's bucket of tokens."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ def run_backward(
     starting, sending, moving = (
         latency * table.messages[order].T[:, :, None],
         wire * sizes,
-        (own + wire) * sizes,
+        own * sizes + np.maximum(wire * sizes - costs.burst_s, 0.0),
     )
     pad = int(channels.max(initial=1))
     ends = np.zeros((pad + len(sizes), *work.shape))
@@ -245,7 +247,7 @@ def run_backward(
         beside = np.maximum(busy_until[:n] - time[:n], 0.0)
         time[:n] += needed[place, :n] + np.minimum(beside * share[:n], robbed[place, :n])
         begun = np.maximum(time[:n], ends[place + pad - channels[:n], rows[:n]]) + starting[place, :n]
-        sent = np.maximum(begun, link_free[:n]) + sending[place, :n]
+        sent = np.maximum(begun - costs.burst_s, link_free[:n]) + sending[place, :n]
         end = np.maximum(begun + moving[place, :n], sent)
         link_free[:n], ends[place + pad, :n] = sent, end
         np.maximum(busy_until[:n], end, out=busy_until[:n])

@@ -15,6 +15,7 @@ from advisor.tuning.history.scores import Score, Scoreboard, score_trials
 from advisor.tuning.model.bucket_plan import propose_list
 from advisor.tuning.model.communication_schedule import LISTED
 from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
+from advisor.tuning.model.step_model import read_probe
 from advisor.tuning.search.belief import Belief, Observation, learn
 from advisor.tuning.search.recommendation import Recommendation, recommend
 from advisor.tuning.space.composition import list_own_values
@@ -22,18 +23,20 @@ from advisor.tuning.space.space import Space, build_space, measure_shares
 
 
 def fit_model(scores: Scoreboard, space: Space) -> CostModel | None:
-    """Return the cost model of the probe and of every search trial with a score; None where too little is known."""
+    """Return the cost model of the baseline and of every search trial with a score; None where too little is known."""
     record = scores.record
-    if record.probe is None or record.probe.summary is None:
+    probe = read_probe(record.baseline_blocks, has_loader=False)
+    if probe is None:
         return None
-    base_s = math.exp(record.probe.summary.log_step_time)
     own = space.context.baseline
     observations = [
-        TimedStrategy({**own, **record.trial[number].changes}, base_s * math.exp(-found.mean), found.error)
+        TimedStrategy(
+            {**own, **record.trial[number].changes}, probe.step_s * math.exp(-found.mean), found.error
+        )
         for number, found in scores.throughput.items()
     ]
     searched = [b for b in record.usable if b.trial_number in scores.throughput]
-    return calibrate(space.context, [*record.probe_blocks, *searched], observations)
+    return calibrate(space.context, [*record.baseline_blocks, *searched], observations)
 
 
 _BEST = 2

@@ -10,6 +10,7 @@ from advisor.protocol.answers.forecast import SetupForecast
 from advisor.protocol.kinds import Allow
 from advisor.protocol.nodes.testbed import read_link_rate
 from advisor.protocol.training.parameter_servers import ParameterServers, Variable
+from advisor.tuning.model.map_fit import band_of
 
 _SHAPE = re.compile(r"\d{1,13}(?:x\d{1,13}){0,7}")
 _EXAMPLE = "256x1024,1024,bias=64"
@@ -82,7 +83,7 @@ def predict_from_figures(
     )
     model = ServerModel(bits_per_s / 8)
     setups = list_setups(today, model)
-    said = compare_architectures(setups, Allow.EXACT, 2.0 * math.expm1(model.residual))
+    said = compare_architectures(setups, Allow.EXACT, band_of(model.residual))
     return setups, f"{said} {_FIGURES_ONLY}".strip()
 
 

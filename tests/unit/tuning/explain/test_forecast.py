@@ -6,7 +6,7 @@ import pytest
 
 from advisor.protocol.answers.advice import Verdict
 from advisor.protocol.answers.forecast import WhatIf
-from advisor.protocol.asked.jobs import Budget
+from advisor.protocol.asked.jobs import Budget, Job
 from advisor.protocol.kinds import Effect
 from advisor.protocol.nodes.cluster import Cluster, Link, Node
 from advisor.tuning.explain.forecast import (
@@ -34,6 +34,13 @@ def measured() -> SimulatedCluster:
     )
     cluster.advice = cluster.run()  # type: ignore[attr-defined]
     return cluster
+
+
+def _give_links(job: Job, bits_per_second: int) -> Job:
+    """The job on two nodes whose links are known."""
+    link = Link(name="eth0", address="10.0.0.1", bits_per_second=bits_per_second)
+    node = Node(hostname="n", cpu_count=4, memory_bytes=2**33, links=(link,))
+    return job.model_copy(update={"cluster": Cluster(nodes=(node, node))})
 
 
 def test_the_measured_cluster_is_predicted_as_it_was_measured(measured: SimulatedCluster) -> None:
@@ -78,13 +85,17 @@ def test_a_model_that_misses_what_was_measured_forecasts_nothing(
 def test_faster_links_never_slow_a_job_down_and_slower_ones_never_speed_it_up(
     measured: SimulatedCluster,
 ) -> None:
-    rates = (1e7, 1e8, 1e9, 1e11)
+    record = Record(_give_links(measured.job, 10**10), measured.history, measured.now)
+    state = look(record)
+    assert state is not None
     times = [
-        forecast(measured.job, measured.history, measured.now, WhatIf(bits_per_s=rate)).baseline_step_time_s
-        for rate in rates
+        forecast_from(state, record.baseline_blocks, WhatIf(bits_per_s=rate)).baseline_step_time_s
+        for rate in (3e9, 5e9, 1e10)
     ]
     assert times == sorted(times, reverse=True)
-    assert times[0] > 2 * times[-1]
+    assert times[0] > 1.2 * times[-1]
+    with pytest.raises(ForecastImpossible, match="so far from what it measured"):
+        forecast_from(state, record.baseline_blocks, WhatIf(bits_per_s=1e7))
 
 
 def test_more_nodes_bring_more_samples_but_less_of_each_node(measured: SimulatedCluster) -> None:
@@ -119,13 +130,10 @@ def test_a_far_forecast_has_a_wider_band_and_says_why(measured: SimulatedCluster
 
 
 def test_an_advice_names_more_nodes_and_other_links(measured: SimulatedCluster) -> None:
-    link = Link(name="eth0", address="10.0.0.1", bits_per_second=10**10)
-    node = Node(hostname="n", cpu_count=4, memory_bytes=2**33, links=(link,))
-    job = measured.job.model_copy(update={"cluster": Cluster(nodes=(node, node))})
-    record = Record(job, measured.history, measured.now)
+    record = Record(_give_links(measured.job, 10**10), measured.history, measured.now)
     found = list_forecasts(look(record), {}, record.baseline_blocks)
     assert [f.nodes for f in found if f.bits_per_s is None] == [4, 8, 16]
-    assert [f.bits_per_s for f in found if f.bits_per_s is not None] == [1e9, 1e11]
+    assert [f.bits_per_s for f in found if f.bits_per_s is not None] == [1e11], "a tenth is too far to tell"
 
 
 def test_without_a_baseline_or_gradients_nothing_is_predicted(measured: SimulatedCluster) -> None:
@@ -150,10 +158,7 @@ def test_advice_and_predict_say_the_same_about_the_same_cluster(measured: Simula
 def test_the_band_grows_as_faster_links_shorten_a_step_and_too_large_a_doubt_is_refused(
     measured: SimulatedCluster,
 ) -> None:
-    link = Link(name="eth0", address="10.0.0.1", bits_per_second=2 * 10**9)
-    node = Node(hostname="n", cpu_count=4, memory_bytes=2**33, links=(link,))
-    job = measured.job.model_copy(update={"cluster": Cluster(nodes=(node, node))})
-    record = Record(job, measured.history, measured.now)
+    record = Record(_give_links(measured.job, 2 * 10**9), measured.history, measured.now)
     state = look(record)
     assert state is not None
     assert state.model is not None
@@ -163,9 +168,9 @@ def test_the_band_grows_as_faster_links_shorten_a_step_and_too_large_a_doubt_is_
         return found.high / found.samples_per_s - 1.0
 
     vars(state)["model"] = replace(state.model, residual=0.1)
-    assert band(1e9) == pytest.approx(band(2e9))
+    assert band(1e9) > band(2e9)
     assert band(1e10) > 1.1 * band(2e9)
     vars(state)["model"] = replace(state.model, residual=0.2)
-    assert band(2e9) > 0.4
-    with pytest.raises(ForecastImpossible, match="on links so much faster"):
+    assert band(2e9) > 0.35
+    with pytest.raises(ForecastImpossible, match="so far from what it measured"):
         band(1e10)

@@ -10,8 +10,8 @@ import pytest
 
 from advisor.protocol.measured.results import Calibration, LinkLevel, LinkTiming, Phases
 from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind
-from advisor.tuning.model.cost_model import MOST_FITTED, TimedStrategy, calibrate, choose_telling
-from advisor.tuning.model.map_fit import Unknown
+from advisor.tuning.model.cost_model import MOST_FITTED, CostModel, TimedStrategy, calibrate, choose_telling
+from advisor.tuning.model.map_fit import Unknown, band_of
 from tests.unit.tuning.documents_table import STEP_S, find_errors
 from tests.unit.tuning.measured_job import (
     PHASES,
@@ -84,6 +84,50 @@ def test_calibration_finds_what_a_known_cluster_does() -> None:
     assert fmean(abs(p / a - 1) for p, a in zip(predicted, actual, strict=True)) < 0.06
     assert rank_correlation(predicted, actual) > 0.9
     assert model.residual < 0.1
+    # Nine of ten truths lie within the band, here and on slower links; a band that held everything would say nothing.
+    for bits_per_s, widest in ((1e9, 0.2), (3e8, 0.3)):
+        there, really = model.on(bits_per_s=bits_per_s), truth.on(bits_per_s=bits_per_s)
+        bands = [band_of(doubt) for doubt in there.find_doubts(unseen, model)]
+        actual = [really.predict_step_s(v) * threads[int(v["num_threads"])] for v in unseen]
+        each = zip(there.predict_many(unseen), bands, actual, strict=True)
+        assert fmean(p / (1 + band) < a < p * (1 + band) for p, band, a in each) >= 0.9
+        assert fmean(bands) < widest
+
+
+def test_doubt_grows_with_what_the_measurements_did_not_show() -> None:
+    context = make_context()
+    slower = with_changes(context, num_threads=4)
+    blind = make_model(context)
+    vague, told = (make_model(context, TimedStrategy(slower, 0.62, error)) for error in (0.2, 0.01))
+
+    def find_doubt(model: CostModel, values: Values, **there: float) -> float:
+        found = replace(model, residual=0.05)
+        return found.on(bits_per_s=there.get("bits_per_s")).find_doubts([values], found)[0]
+
+    assert find_doubt(blind, context.baseline) == pytest.approx(0.05, abs=1e-6), "it was measured"
+    assert find_doubt(vague, slower) > find_doubt(told, slower) + 0.05
+    rates = (1e9, 3e8, 1e8)
+    doubts = [find_doubt(blind, context.baseline, bits_per_s=rate) for rate in rates]
+    assert doubts == sorted(doubts)
+    assert doubts[1] > doubts[0] + 0.005, "what a byte takes there is not known as well as a step here"
+    assert find_doubt(blind, context.baseline, bits_per_s=1e10) > 0.1, "as many seconds of a shorter step"
+
+
+def test_links_whose_rate_is_unknown_say_nothing_of_others() -> None:
+    context = replace(make_context(), cluster=Cluster())
+    model = make_model(context)
+    assert model.bits_per_s is None
+    assert model.on(bits_per_s=1e8).find_doubts([context.baseline], model)[0] > 0.35
+
+
+def test_blocks_that_other_work_slowed_tell_nothing_of_the_baseline() -> None:
+    busy = replace(PHASES, forward_s=0.1, backward_s=0.2)
+    calm = [make_block(0.5, PHASES)] * 2
+    disturbed = calibrate(make_context(), [make_block(0.65, busy), *calm, make_block(0.63, busy)], [])
+    alone = calibrate(make_context(), calm, [])
+    assert disturbed is not None
+    assert alone is not None
+    assert disturbed.predict_baseline_s() == pytest.approx(alone.predict_baseline_s(), rel=1e-6)
 
 
 def test_links_that_were_timed_count_more_than_what_is_written_on_them() -> None:

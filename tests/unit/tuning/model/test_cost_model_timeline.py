@@ -50,6 +50,7 @@ def run(
     channels: int = 1,
     stolen: float = 0.0,
     latency_s: float = 0.0,
+    burst_s: float = 0.0,
 ) -> tuple[float, float]:
     """A timeline of 1 s of backward over a link of 1 s per byte, with 1 s per byte of own work where it steals."""
 
@@ -60,7 +61,7 @@ def run(
     costs = Costs(
         hop_s=one(latency_s / 2), inner_hop_s=one(0), wire_s=one(1.0), inner_wire_s=one(0), handling_s=one(0),
         inner_handling_s=one(0), message_s=one(0), copy_s=one(1.0 if stolen else 0.0),
-        stolen=one(stolen), bend=one(1.0),
+        stolen=one(stolen), bend=one(1.0), burst_s=burst_s,
     )  # fmt: skip
     table = tabulate([Schedule(np.array(entries), traffic, channels, copied=1.0 if stolen else 0.0)])
     ended, exposed = run_backward(table, costs, one(1.0), one(1.0), one(1.0))
@@ -84,6 +85,14 @@ def test_reduction_beside_backward_steals_from_it() -> None:
     ended, exposed = run(((0.2, 1, 0.5), (1e-9, 1, 1.0)), stolen=0.5)
     assert ended == pytest.approx(1.1, abs=1e-3)
     assert exposed < 1e-3
+
+
+def test_a_shaped_link_passes_its_burst_at_once_after_a_rest_only() -> None:
+    assert run(((0.6, 1, 1.0),), burst_s=0.1)[1] == pytest.approx(0.5)
+    assert run(((0.05, 1, 1.0),), burst_s=0.1)[1] == pytest.approx(0.0)
+    assert run(((0.3, 1, 1.0), (0.3, 1, 1.0)), burst_s=0.1)[1] == pytest.approx(0.5), (
+        "the second follows at once"
+    )
 
 
 # --- buckets and gradients ------------------------------------------------------------------------------
