@@ -161,7 +161,8 @@ def accept_race(
     """
     reference, session_id = results[arms[0].id], arms[0].session_id
     baseline = [results[arm.id] for arm in arms if not arm.plan.overrides] or list_baseline()
-    done, closings = [], []
+    done: list[Block] = []
+    closings: list[Closing] = []
     for arm in arms:
         result, trial = results[arm.id], trials[arm.trial_number]
         summary = judge.summarise(result, reference if arm.arm else None)
