@@ -42,6 +42,11 @@ Values = Mapping[str, Value]
 _TESTED = 150
 """Strategies of a simulated surface that are predicted."""
 _STEPS = 40
+_LINKS = (
+    "A truth there is a strategy's throughput against its neighbouring baseline blocks, times the step of the calm "
+    "ones (the quicker half of forward passes). Other work slowed the second half of decoder-300mbit, from 5.5 to 13 "
+    "ms of forward, which no link explains: its strategies of two threads are slow there for that reason, too."
+)
 _OUTPUT = ROOT / "docs" / "results" / "cost_model_error.md"
 
 
@@ -337,13 +342,16 @@ def main() -> None:
         f"`{' '.join(['python benchmarks/cost_model_error.py', *sys.argv[1:]])}`",
         "",
         "Errors are of predicted step times. The recording's own error is the mean error of a truth that is the "
-        "median of a few noisy blocks: no model can be seen to be better than that.",
+        "median of a few noisy blocks: no model can be seen to be better than that. Bands are those of a forecast, "
+        "meant to hold nine of ten truths: their mean width, and how many hold them.",
         "",
         "## Recorded surfaces: strategies not used for the calibration",
         "",
         *table_of_strategies(recorded, counts[:1], arguments.seeds),
         "",
         "## Recorded surfaces: another link speed",
+        "",
+        _LINKS,
         "",
         *table_of_links(recorded, arguments.strategies, max(3, arguments.seeds // 4)),
         "",
