@@ -284,7 +284,7 @@ class EarlierJob(Message):
     changes: Changes
     """Knobs that it changed against its own baseline."""
     ratio: float
-    """Its confirmed throughput ratio."""
+    """Its confirmed throughput ratio, at the lower end of its interval: a rough verdict is not told as a sure one."""
     likeness: float = Field(ge=0, le=1)
     """How alike the jobs are; 1 is the same workload on the same cluster."""
     because: str

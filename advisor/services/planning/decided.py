@@ -59,7 +59,8 @@ def keep(database: Database, choice: Choice, now: datetime) -> None:
 def _describe(chosen: tuple[EarlierJob, ...]) -> str:
     count = f"{len(chosen)} similar earlier job{'s' if len(chosen) != 1 else ''}"
     each = "; ".join(
-        f"{earlier.job_id} ({earlier.likeness:.0%} alike, {earlier.ratio - 1:+.1%} confirmed: {earlier.because})"
+        f"{earlier.job_id} ({earlier.likeness:.0%} alike, at least {earlier.ratio - 1:+.1%} confirmed: "
+        f"{earlier.because})"
         for earlier in chosen
     )
     return f"{count}: {each}. Their strategies are tried early."

@@ -35,7 +35,7 @@ def list_first(state: SearchState) -> list[Prior]:
         changes = space.composer.compose(keep_searched(space, earlier.changes))
         if changes is not None and all(changes != p.changes for p in priors):
             because = (
-                f"An earlier job ({earlier.because}) confirmed {earlier.ratio - 1.0:+.1%} with "
+                f"An earlier job ({earlier.because}) confirmed at least {earlier.ratio - 1.0:+.1%} with "
                 f"{changes.describe()}."
             )
             priors.insert(0, Prior(changes, because))

@@ -153,9 +153,9 @@ def _best_confirmed(advice: Advice, spec: JobSpec) -> tuple[Changes, float] | No
     """The fastest strategy that the advice confirmed as a gain, on a rung that is allowed here."""
     confirmed: list[tuple[float, Changes]] = []
     if advice.verdict is Verdict.CHANGE and advice.gain is not None:
-        confirmed.append((advice.gain.ratio, advice.changes))
+        confirmed.append((advice.gain.low, advice.changes))
     confirmed += [
-        (rung.gain.ratio, rung.changes)
+        (rung.gain.low, rung.changes)
         for rung in advice.ladder
         if rung.gain is not None and rung.gain.low > 1.0 and rung.admitted
     ]

@@ -137,7 +137,7 @@ def test_strategy_of_a_rung_that_is_not_allowed_gives_way_to_the_one_below() -> 
     assert choose_earlier(mine(), [(job, advice)]) == ()
     row = (job, advice.model_copy(update={"ladder": (below,)}))
     (exact,) = choose_earlier(mine(), [row])
-    assert (exact.changes, exact.ratio) == ({"num_threads": 2}, 1.1)
+    assert (exact.changes, exact.ratio) == ({"num_threads": 2}, 1.05)
     (numeric,) = choose_earlier(mine(spec=make_spec(allow=Effect.NUMERIC)), [row])
     assert numeric.changes == {"fp16_allreduce": True}
 
