@@ -11,6 +11,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.kinds import Part, Place
 from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.surrogate import Axis, Places
+from advisor.tuning.space.composition import COMPLETED
 from advisor.tuning.space.space import Dimension, Space
 
 MOST_WISHES = 480
@@ -122,11 +123,17 @@ def list_candidates(
 
 def list_neighbours(space: Space, changes: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
     """Yield the wishes that differ from a strategy in one knob that is not idle in it."""
-    values = {**space.context.baseline, **changes}
+    values, wished = {**space.context.baseline, **changes}, _leave_completion(space, changes)
     for dimension in _list_active(space, values):
         for value in dimension.values:
             if value != values[dimension.knob.name]:
-                yield {**changes, dimension.knob.name: value}
+                yield {**wished, dimension.knob.name: value}
+
+
+def _leave_completion(space: Space, changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a strategy without what only completed it, which another one may not need: knobs that nobody varies."""
+    varied = {dimension.knob.name for dimension in list_dimensions(space)}
+    return {name: value for name, value in changes.items() if name in varied or name not in COMPLETED}
 
 
 def _list_active(space: Space, values: Mapping[str, Value]) -> list[Dimension]:
@@ -144,7 +151,7 @@ def _draw_wishes(
         active = _list_active(space, {**space.context.baseline, **centre})
         for _ in range(_PAIRS):
             some = dice.sample(active, min(2, len(active)))
-            yield {**centre, **{d.knob.name: dice.choice(d.values) for d in some}}
+            yield {**_leave_completion(space, centre), **{d.knob.name: dice.choice(d.values) for d in some}}
     for _ in range(_DRAWN):
         some = dice.sample(dimensions, dice.randint(1, len(dimensions)))
         yield {d.knob.name: dice.choice(d.values) for d in some}

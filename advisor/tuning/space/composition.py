@@ -21,7 +21,7 @@ FIRST_INTERVALS: Mapping[str, int] = {"localsgd": 4, "adaptive_localsgd": 4, "gr
 _MB = 2**20
 _MOST_COMPLETIONS = 4096
 """Ways of completing a strategy that are looked through at most, some 10 µs each."""
-_COMPLETED = dict.fromkeys(
+COMPLETED = dict.fromkeys(
     (
         "sync_nccl_allreduce",
         "fuse_grad_size_in_MB",
@@ -99,7 +99,7 @@ class Composer:
         self._complete(values)
         if not self._meet_requirements(values, wishes):
             return None
-        differ = [name for name in {**wishes, **_COMPLETED, **self._tied} if values[name] != own[name]]
+        differ = [name for name in {**wishes, **COMPLETED, **self._tied} if values[name] != own[name]]
         differ.sort(key=self.catalogue.places.__getitem__)
         complete = {
             name: values[name] for name in differ if self.catalogue[name].inactive_because(values) is None

@@ -16,6 +16,7 @@ from advisor.tuning.search.candidate_pool import (
     list_axes,
     list_candidates,
     list_dimensions,
+    list_neighbours,
     place,
 )
 from advisor.tuning.search.surrogate import Axis, Data
@@ -193,3 +194,16 @@ def test_places_of_values_are_spread_by_their_logarithm() -> None:
     assert axes["num_threads"].coordinates == pytest.approx((0.0, 0.5, 1.0))
     assert not axes["use_hierarchical_allreduce"].ordered
     assert place(space, [{}, {"num_threads": 4}]).shape == (2, 2)
+
+
+def test_a_neighbour_is_without_what_only_completed_its_centre() -> None:
+    space = search_space.make_space(knobs=("fuse_grad_size_in_MB", "fp16_allreduce"), allow="numeric")
+    small = space.composer.compose({"fuse_grad_size_in_MB": 0.25})
+    assert small is not None
+    assert small["last_comm_group_size_MB"] == 0.25, "the first bucket is no larger than the others"
+
+    found = [space.composer.compose(wish) for wish in list_neighbours(space, small)]
+
+    large = [c for c in found if c is not None and float(c.get("fuse_grad_size_in_MB", 0)) >= 1]
+    assert large
+    assert not any("last_comm_group_size_MB" in changes for changes in large)
