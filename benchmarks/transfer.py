@@ -1,6 +1,6 @@
 """What knowledge of other jobs does to a search: none, of a job that is alike, and of one that is not.
 
-    python benchmarks/transfer.py [--jobs 20] [--arms 10] [--seeds 1] [--processes 2]
+    python benchmarks/transfer.py [--first 0] [--jobs 20] [--arms 10] [--seeds 1] [--processes 2]
 
 Each job is a simulated surface of random numbers. Its alike neighbour is the same training with 0.7 to 1.4 times the
 bandwidth and 0.8 to 1.25 times the computation; its unlike one is a job of another kind. What the
@@ -176,12 +176,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="number of the first job")
     parser.add_argument("--arms", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=1, help="searches of each job with each knowledge")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
+    numbers = range(asked.first, asked.first + asked.jobs)
     with ProcessPoolExecutor(asked.processes) as pool:
-        tasks = [pool.submit(play, number, asked.arms, asked.seeds) for number in range(asked.jobs)]
+        tasks = [pool.submit(play, number, asked.arms, asked.seeds) for number in numbers]
         played = []
         for task in tasks:
             played.append(task.result())
