@@ -1,17 +1,18 @@
 """Families of simulated surfaces: one kind of bottleneck each, made from a few numbers; a third of all is held out.
 
-    python benchmarks/generated_surfaces.py [--held]
+    python benchmarks/generated_surfaces.py [--held | --drawn]
 
 `TUNED` may be looked at while the search is changed. `HELD` is frozen: its numbers were written down before any method
 ran on it, no change of the search was chosen by it, and search_quality.py runs it when it is asked to (`--held`). The
-checksum of the list is printed with the results, so that a later edit of it shows.
+checksum of the list is printed with the results, so that a later edit of it shows. `list_drawn` are surfaces of random
+numbers, which nobody chose; they were drawn once the search was as it is.
 """
 
 import argparse
 import hashlib
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from simulated_surfaces import (
@@ -118,6 +119,7 @@ _KINDS: Mapping[str, tuple[Effect, Grid]] = {
     ),
     "whole": (Effect.CONVERGENCE, {**_BUCKETS, **_LEVELS, **_HALF, **_HOST, **_LOADER, **_RARE, **_SOCKETS}),
 }  # fmt: skip
+_DRAWN = 28
 _TIGHT = {"failing": 1.12, "own": 1.3}
 """Device memory of kinds where it is short, in units of what the script as it stands needs."""
 
@@ -196,6 +198,21 @@ def list_held() -> tuple[SimulatedSurface, ...]:
     return tuple(map(make_case, HELD))
 
 
+def draw_case(word: str, kind: str) -> Case:
+    """Return a case of random numbers, the same for the same word."""
+    dice = random.Random(word)
+    return Case(
+        kind, dice.choice(sorted(MODELS)), dice.choice((2, 4, 8)), dice.choice((2, 4, 8)),
+        round(10 ** dice.uniform(0.5, 2.3), 1), round(10 ** dice.uniform(1.5, 2.6)), round(dice.uniform(-0.1, 0.3), 2),
+    )  # fmt: skip
+
+
+def list_drawn() -> tuple[SimulatedSurface, ...]:
+    """Return those that were drawn after the search was frozen; kinds take turns."""
+    kinds = tuple(_KINDS)
+    return tuple(make_case(draw_case(f"drawn {n}", kinds[n % len(kinds)])) for n in range(_DRAWN))
+
+
 def sign_held() -> str:
     """Return the first digits of the frozen list's checksum."""
     return hashlib.sha256(repr(HELD).encode()).hexdigest()[:12]
@@ -223,8 +240,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--held", action="store_true", help="the held-out ones")
-    chosen: Callable[[], tuple[SimulatedSurface, ...]] = list_held if parser.parse_args().held else list_tuned
-    for surface in chosen():
+    parser.add_argument("--drawn", action="store_true", help="those of random numbers")
+    asked = parser.parse_args()
+    for surface in list_held() if asked.held else list_drawn() if asked.drawn else list_tuned():
         print(describe(surface))
 
 

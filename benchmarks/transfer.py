@@ -18,9 +18,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
-from generated_surfaces import Case, make_case
+from generated_surfaces import Case, draw_case, make_case
 from replay import Replay, Standing
-from simulated_surfaces import MODELS, SimulatedSurface
+from simulated_surfaces import SimulatedSurface
 
 from advisor.protocol.measured.trials import EarlierJob
 from advisor.tuning.space.similarity import LEAST_LIKENESS, measure_likeness, take_fingerprint
@@ -48,13 +48,8 @@ class Played:
     """For each of `KNOWLEDGE` the standings of a search for each seed."""
 
 
-def draw_case(number: int) -> Case:
-    """Return a job's numbers; kinds take turns."""
-    dice = random.Random(f"transfer {number}")
-    return Case(
-        KINDS[number % len(KINDS)], dice.choice(sorted(MODELS)), dice.choice((2, 4, 8)), dice.choice((2, 4, 8)),
-        round(10 ** dice.uniform(0.5, 2.3), 1), round(10 ** dice.uniform(1.5, 2.6)), round(dice.uniform(-0.1, 0.3), 2),
-    )  # fmt: skip
+def _draw(number: int) -> Case:
+    return draw_case(f"transfer {number}", KINDS[number % len(KINDS)])
 
 
 def vary_case(case: Case, number: int) -> Case:
@@ -93,9 +88,9 @@ def learn_from(surface: SimulatedSurface, arms: int, because: str) -> tuple[Earl
 
 def play(number: int, arms: int, seeds: int) -> Played:
     """Play one job with each knowledge, each time with the same dice."""
-    case = draw_case(number)
+    case = _draw(number)
     surface = make_case(case)
-    alike, unlike = make_case(vary_case(case, number)), make_case(draw_case(number + _APART))
+    alike, unlike = make_case(vary_case(case, number)), make_case(_draw(number + _APART))
     near, far = _measure_likeness(surface, alike), _measure_likeness(surface, unlike)
     unsure = learn_from(alike, arms, "alike")
     told = (
