@@ -16,6 +16,7 @@ from structlog.contextvars import bind_contextvars
 
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.gains import End, spell_gain
 from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches, Session
 from advisor.protocol.views import EventFacts, EventKind
 from advisor.services.jobs import get_job, read_history
@@ -59,7 +60,7 @@ def keep(database: Database, choice: Choice, now: datetime) -> None:
 def _describe(chosen: tuple[EarlierJob, ...]) -> str:
     count = f"{len(chosen)} similar earlier job{'s' if len(chosen) != 1 else ''}"
     each = "; ".join(
-        f"{earlier.job_id} ({earlier.likeness:.0%} alike, at least {earlier.ratio - 1:+.1%} confirmed: "
+        f"{earlier.job_id} ({earlier.likeness:.0%} alike, at least {spell_gain(earlier.ratio, End.LOW)} confirmed: "
         f"{earlier.because})"
         for earlier in chosen
     )

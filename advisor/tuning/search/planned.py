@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from advisor.protocol.base import Value
+from advisor.protocol.gains import End, spell_gain
 from advisor.protocol.kinds import Effect, Switch
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial
@@ -35,7 +36,7 @@ def list_first(state: SearchState) -> list[Prior]:
         changes = space.composer.compose(keep_searched(space, earlier.changes))
         if changes is not None and all(changes != p.changes for p in priors):
             because = (
-                f"An earlier job ({earlier.because}) confirmed at least {earlier.ratio - 1.0:+.1%} with "
+                f"An earlier job ({earlier.because}) confirmed at least {spell_gain(earlier.ratio, End.LOW)} with "
                 f"{changes.describe()}."
             )
             priors.insert(0, Prior(changes, because))
