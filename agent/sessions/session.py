@@ -235,6 +235,8 @@ class SessionRun:
         started_s = self._context.clock()
         told_s = renewal.acknowledged_at_s
         while True:
+            # An agent that was stopped meanwhile may hear the server again before it looks here.
+            is_fenced = self._context.clock() - told_s > renewal.fence_s + _SILENCE_BEYOND_FENCE_S
             ending = self._measuring.ending or self._check_lease(renewal) or self._check_devices()
             ending = ending or self._check_ranks(started_s) or self._check_disks(disks)
             if ending is not None:
@@ -243,7 +245,8 @@ class SessionRun:
                 told_s = renewal.acknowledged_at_s
                 launched.keep_alive(renewal.fence_s + _SILENCE_BEYOND_FENCE_S)
             if launched.has_exited():
-                return self._hear_last_words(launched)
+                was_struck = is_fenced and launched.exit_code is None
+                return self._say_fenced(renewal.fence_s) if was_struck else self._hear_last_words(launched)
             self._measuring.ended.wait(_GUARD_PERIOD_S)
 
     def _hear_last_words(self, launched: LaunchedSession) -> Ending:
@@ -268,12 +271,15 @@ class SessionRun:
             return Ending(Cause.SERVER_ENDED, renewal.over_because)
         fence_s = renewal.fence_s
         if renewal.silent_for_s > fence_s:
-            return Ending(
-                Cause.FENCED,
-                f"The server acknowledged nothing for {fence_s:.0f} s, so the agent {self._context.settings.name} "
-                "ended its ranks: the gang may belong to another session by now. Check the network between the two.",
-            )
+            return self._say_fenced(fence_s)
         return None
+
+    def _say_fenced(self, fence_s: float) -> Ending:
+        return Ending(
+            Cause.FENCED,
+            f"The server acknowledged nothing for {fence_s:.0f} s, so the agent {self._context.settings.name} "
+            "ended its ranks: the gang may belong to another session by now. Check the network between the two.",
+        )
 
     def _end_for_stop(self) -> Ending:
         return Ending(Cause.AGENT_STOPPED, f"The agent {self._context.settings.name} was stopped.")

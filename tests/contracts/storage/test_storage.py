@@ -387,7 +387,7 @@ def test_trial_closes_once(database: Database) -> None:
         assert work.trials.of_job("j1") == (trial,)
         work.trials.close("j1", 0, Outcome.CRASHED, "It fell over.", NOW, "tail")
         (closed,) = work.trials.of_job("j1")
-        ran = trial.model_copy(update={"changes": Changes(nccl_comm_num=2), "effect": Effect.EXACT})
+        ran = trial.model_copy(update={"changes": Changes({"nccl_comm_num": 2}), "effect": Effect.EXACT})
         work.trials.close("j1", 0, Outcome.FINISHED, "What ran is the rest.", NOW, ran=ran)
         (rest,) = work.trials.of_job("j1")
     assert (closed.state, closed.outcome, closed.log_tail) == (TrialState.CLOSED, Outcome.CRASHED, "tail")
