@@ -18,18 +18,18 @@ KNOB = "fuse_grad_size_in_MB"
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(600)
 def test_a_strategy_under_which_the_script_fails_is_blamed_and_the_job_has_an_answer(tmp_path: Path) -> None:
     shutil.copy(SCRIPT, tmp_path / "train.py")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ADVISOR_")}
     environment |= {"ADVISOR_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     done = subprocess.run(
         [
-            sys.executable, "-m", "advisor", "tune", "--minutes", "4", "--trials", "5", "--block-seconds", "0.4",
+            sys.executable, "-m", "advisor", "tune", "--minutes", "6", "--trials", "5", "--block-seconds", "0.4",
             "--output", "advice", "--json", "--knob", KNOB, "--knob", "sync_nccl_allreduce",
             "--values", f"{KNOB}=0.0625,25", "--", "torchrun", "--nproc-per-node", "2", "train.py",
         ],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=450, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=570, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     advice = json.loads(done.stdout)
