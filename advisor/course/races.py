@@ -194,7 +194,11 @@ def accept_race(
 def _leave_out_idle(
     trial: Trial, result: BlockResult, read_job: Callable[[], tuple[Catalogue, Sequence[Trial]]]
 ) -> Trial | None:
-    """A search trial as it ran, where nothing acted on some of its changes and the rest is no other trial's."""
+    """Return a search trial with the changes that ranks had in force; None where those are all, none, or another's.
+
+    The search ranks it by what was measured; a verdict measures it afresh, so that a value which one rank alone refused
+    claims nothing.
+    """
     if trial.purpose is not Purpose.SEARCH or trial.state is not TrialState.OPEN:
         return None
     if result.relaunch_needed or result.drifted:

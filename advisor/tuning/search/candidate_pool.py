@@ -131,7 +131,10 @@ def list_neighbours(space: Space, changes: Mapping[str, Value]) -> Iterator[dict
 
 
 def _leave_completion(space: Space, changes: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a strategy without what only completed it, which another one may not need: knobs that nobody varies."""
+    """Return a strategy without the knobs that the search does not vary and the composer set to complete it.
+
+    The composer sets them again where the neighbour needs them.
+    """
     varied = {dimension.knob.name for dimension in list_dimensions(space)}
     return {name: value for name, value in changes.items() if name in varied or name not in COMPLETED}
 

@@ -132,7 +132,9 @@ def _wishes_together(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
         group = {
             name: rule
             for name, rule in best.items()
-            if _effect(space, name).rank <= effect.rank and not _is_new_update_rule(name)
+            if _effect(space, name).rank <= effect.rank
+            and not _is_new_update_rule(name)
+            and Changes({name: rule.value}) not in space.composer.in_vain
         }
         if len(group) > 1:
             names = join_names(group)

@@ -453,6 +453,10 @@ def test_a_value_on_which_nothing_acts_is_not_taken_again_and_the_rest_of_its_st
     assert rest not in arms[first + 1], "it is measured already"
     [trial] = [trial for trial in sim.trials if trial.changes == rest]
     assert trial.outcome is Outcome.FINISHED
+    later = [arm.because for race in sim.races[first + 1 :] for arm in race.arms]
+    assert not any(
+        refused[0] in because for because in later if because.startswith("Rules of thumb together")
+    )
 
 
 # --- going on ----------------------------------------------------------------------------------------
