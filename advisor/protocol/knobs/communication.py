@@ -16,6 +16,7 @@ from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 _MANY_TENSORS = 50
 """Parameter tensors from which their copies are worth a look: about the number of a ResNet-18."""
 _MB = 2**20
+_LARGEST_BUCKET_MB = 1024
 
 
 def _fusion_unavailable(context: KnobContext) -> str | None:
@@ -28,17 +29,22 @@ def _fuse_size_rule(context: KnobContext) -> tuple[Rule, ...]:
     if not context.facts.gradient_bytes:
         return ()
     total_mb = context.facts.gradient_bytes / _MB
-    tenth = max(1, min(256, round(total_mb / 10)))
-    rules = [Rule(float(tenth), f"About one tenth of the {total_mb:.3g} MB of gradients per step.")]
-    third = max(1, min(256, round(total_mb / 3)))
-    if third != tenth:
-        rules.append(
-            Rule(float(third), "A third of the gradients: fewer, larger messages with some overlap left.")
-        )
-    whole = min(1024, math.ceil(total_mb) + 1)
-    if whole not in {tenth, third}:
-        rules.append(Rule(float(whole), "All gradients in one message: the least latency, no overlap."))
-    return tuple(rules)
+    all_told = f"the {total_mb:.3g} MB of gradients per step"
+    rules: dict[int, Rule] = {}
+    for size, because in (
+        (total_mb / 10, f"About one tenth of {all_told}."),
+        (total_mb / 3, "A third of the gradients: fewer, larger messages with some overlap left."),
+        (math.ceil(total_mb) + 1, "All gradients in one message: the least latency, no overlap."),
+    ):
+        if size < 1:
+            because = f"A bucket of 1 MB, Fleet's smallest, for {all_told}."
+        elif size > _LARGEST_BUCKET_MB:
+            because = (
+                f"The largest bucket, {_LARGEST_BUCKET_MB:,} MB: {all_told} travel in the fewest messages."
+            )
+        value = max(1, min(_LARGEST_BUCKET_MB, round(size)))
+        rules.setdefault(value, Rule(float(value), because))
+    return tuple(rules.values())
 
 
 def _batched_copy_rule(context: KnobContext) -> tuple[Rule, ...]:
@@ -67,7 +73,7 @@ def _layers_unavailable(context: KnobContext) -> str | None:
 def _layer_counts(context: KnobContext) -> tuple[Value, ...]:
     """All layers together and ever fewer, with the documents' 20 and 50."""
     layers = int(context.baseline["fuse_grad_size_in_TFLOPS"])
-    counts = {layers, *(math.ceil(layers / 2**i) for i in range(1, 6)), *(n for n in (20, 50) if n < layers)}
+    counts = {layers, *(math.ceil(layers / 2**i) for i in range(1, 6)), *(min(n, layers) for n in (20, 50))}
     return tuple(float(count) for count in sorted(counts))
 
 
@@ -147,7 +153,7 @@ def _gloo_unavailable(context: KnobContext) -> str | None:
 
 def _inner_sizes(context: KnobContext) -> tuple[Value, ...]:
     world = context.facts.world_size
-    return tuple(n for n in range(2, min(64, world - 1) + 1) if world % n == 0)
+    return tuple(n for n in range(2, min(64, world // 2) + 1) if world % n == 0)
 
 
 def _half_unavailable(context: KnobContext) -> str | None:
@@ -196,7 +202,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="fuse_grad_size_in_MB", title="bucket size",
         place=S, part=Part.COMMUNICATION,
-        default=32.0, low=0.0625, high=1024.0, scale=Scale.LOG, unit="MB",
+        default=32.0, low=0.0625, high=float(_LARGEST_BUCKET_MB), scale=Scale.LOG, unit="MB",
         same_meaning=True, timed_with="fuse_all_reduce_ops",
         effect=Effect.EXACT, switch=Switch.HOT, meaning="Bytes per fused allreduce.",
         realised="DDP's bucket capacity, rebuilt in place; DeepSpeed's reduce_bucket_size (ZeRO 1 and 2); Paddle takes "

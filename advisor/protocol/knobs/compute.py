@@ -116,7 +116,7 @@ COMPUTE: tuple[Knob, ...] = (
         effect=Effect.NUMERIC, switch=Switch.SLOW, meaning="Fuse elementwise_add with the activation.",
         realised=_COMPILED, paddle_field="build_strategy.fuse_elewise_add_act_ops",
         unavailable_because=_add_fusion_unavailable,
-        rule=lambda _: (Rule(True, "A fused add of three tensors touches memory 4 times instead of 6."),),
+        rule=lambda _: (Rule(True, "A fused add of three tensors reads and writes 4 tensors instead of 6."),),
     ),
     Knob(
         name="fuse_bn_act_ops", title="torch.compile (batch norm)",

@@ -64,8 +64,8 @@ def _workers_rule(context: KnobContext) -> tuple[Rule, ...]:
 def _workers_grid(context: KnobContext) -> tuple[Value, ...]:
     own = int(context.baseline["loader_num_workers"])
     rule = int(_workers_rule(context)[0].value)
-    most = max(2, own, min(_MOST_WORKERS, 2 * _cpus_per_rank(context)))
-    return tuple(sorted({0, own, rule, *(n for n in (1, 2, 4, 8, 16) if n <= most)}))
+    most = max(own, min(_MOST_WORKERS, 2 * _cpus_per_rank(context)))
+    return tuple(sorted({0, 1, 2, own, rule, *(n for n in (4, 8, 16) if n <= most)}))
 
 
 def _prefetch_grid(context: KnobContext) -> tuple[Value, ...]:

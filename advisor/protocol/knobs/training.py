@@ -99,7 +99,8 @@ TRAINING: tuple[Knob, ...] = (
         default=1, low=1, high=1_000_000, scale=Scale.LOG, unit="steps",
         timed_with="localsgd",
         effect=Effect.CONVERGENCE, switch=Switch.HOT,
-        meaning="Post-local SGD: synchronise every step until this one (documents: the first learning-rate drop).",
+        meaning="Post-local SGD: synchronise every step until this one; Lin et al. (arXiv 1808.07217) "
+        "take the first drop of the learning rate.",
         realised="Synchronised steps before local ones begin; tried at one value for the ladder (post-local SGD), "
         "because the best one lies in the course of the whole training, which a short trial does not see.",
         paddle_field="localsgd_configs.begin_step",
