@@ -22,9 +22,9 @@ from .link.exchange import PeerLost
 from .link.rank_output import say
 from .link.trouble import describe_trouble
 from .observe.clock import is_capturing
-from .observe.models import find_engine
 from .observe.recorder import DATA, FORWARD, INTERRUPTED, NEW_EPOCH, multiply_loss
 from .observe.sharded import count_sharers, explain_unknown, find_kind, find_sharded_roots
+from .observe.unwrapped import find_trouble
 from .private_torch import GET_LOG, explain_unusable
 from .races.parts import RankParts, leave_exchange, leave_group, read_exposed_s
 from .rank_process import FAILED, RankProcess
@@ -171,6 +171,8 @@ class Runtime:
     def _look_for_sharded(self, optimizer: Any) -> None:
         models = self.models
         if not self.watch.knows(optimizer):
+            if self.watch.optimizer_steps == 0:
+                self.recorder.exchanges = 0  # what was sent before is no part of the training
             known = models.list_known_sharded()
             for root in (root for root in find_sharded_roots(optimizer) if root not in known):
                 hooks.watch_sharded(root, self.recorder)
@@ -186,13 +188,8 @@ class Runtime:
             self._tell_trouble("fsdp", kind=find_kind(root), steps=STEPS_WITHOUT_DDP)
 
     def _tell_no_ddp(self, when: str) -> None:
-        if engine := find_engine():
-            self._tell_trouble("own_engine", engine=engine)
-        elif self.watch.optimizer_steps and not (dist.is_available() and dist.is_initialized()):
-            when = "before it ended" if when == "ended" else "so far"
-            self._tell_trouble("no_group", steps=self.watch.optimizer_steps, when=when)
-        else:
-            self._tell_trouble("no_ddp", when=when)
+        code, facts = find_trouble(when, self.watch.optimizer_steps, self.recorder.exchanges)
+        self._tell_trouble(code, **facts)
 
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer(optimizer)

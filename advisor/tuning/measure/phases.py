@@ -64,6 +64,7 @@ def find_late(blocks: Sequence[Block]) -> LateRank | None:
         waited_s=median(late.waited_s for late in same),
         part=part,
         excess_s=median(late.excess_s for late in same if late.part == part),
+        saves_beside=median(late.saves_beside for late in same),
     )
 
 

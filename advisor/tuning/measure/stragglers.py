@@ -89,11 +89,16 @@ _DOES = {
     "stalls_s": ("in stalls of its computing", "look for other load on its processors or device"),
 }
 """What a late rank does, and what to do about it."""
+_COMPUTING = frozenset({"forward_s", "backward_s", "optimizer_s", "stalls_s"})
+"""What a thread beside the training slows down."""
 
 
 def describe_late(late: LateRank, step_s: float, where: str = "") -> str:
     """Return who waits for whom, for how long, and what the late rank does meanwhile."""
     doing, remedy = _DOES[late.part]
+    if late.saves_beside >= _OFTEN and late.part in _COMPUTING:
+        doing += f" (in {spell_share(late.saves_beside)} of the steps a thread of its own saves: torch.save)"
+        remedy = "save less often or less, or let another process write (AsyncCheckpointerType.PROCESS)"
     return (
         f"Rank {late.rank}{where} is late: the others wait {late.waited_s * 1e3:.1f} ms of each {step_s * 1e3:.1f} ms "
         f"step for it, while it spends {late.excess_s * 1e3:.1f} ms more than they {doing}. "

@@ -49,6 +49,10 @@ ISSUED = (
 wait, and Work.wait is not called."""
 
 
+NO_EXCHANGE = ("barrier", "monitored_barrier", "wait")
+"""No values go from rank to rank in these."""
+
+
 def patch_collectives(is_compiling: Callable[[], bool]) -> None:
     """What a script compiles is left alone."""
     if not dist.is_available():
@@ -58,11 +62,16 @@ def patch_collectives(is_compiling: Callable[[], bool]) -> None:
         original = getattr(owner, name, None)
         if original is None:
             return
+        exchanges = name not in NO_EXCHANGE
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             runtime = None if is_compiling() else current.current_runtime
-            if runtime is None or not runtime.recorder.begin_collective(phase):
+            if runtime is None:
+                return original(*args, **kwargs)
+            if exchanges:
+                runtime.recorder.exchanges += 1
+            if not runtime.recorder.begin_collective(phase):
                 return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)

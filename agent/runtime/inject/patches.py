@@ -308,9 +308,14 @@ def _patch_saving() -> None:
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> None:
         runtime = current.current_runtime
-        if runtime is not None:
-            runtime.note_interruption()
-        original(*args, **kwargs)
+        if runtime is None:
+            original(*args, **kwargs)
+            return
+        runtime.recorder.begin_save()
+        try:
+            original(*args, **kwargs)
+        finally:
+            runtime.recorder.end_save()
 
     torch.save = save
 

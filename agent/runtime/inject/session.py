@@ -110,6 +110,6 @@ def _report_ending(environment: Environment) -> None:
         runtime.finish_script()
     elif environment.control and environment.rank == 0:
         try:
-            ControlLine(environment.control).send_last(describe_trouble("no_ddp", when="ended"))
+            ControlLine(environment.control).send_last(describe_trouble("no_torch"))
         except AgentLost:
             return

@@ -88,6 +88,8 @@ class LateRank:
     """The field of `Phases` in which it exceeds the others most."""
     excess_s: float
     """By how much."""
+    saves_beside: float = 0.0
+    """Share of its steps in which another thread of it called torch.save, beyond the others' share."""
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,24 @@ from typing import Dict
 
 SENTENCES: Dict[str, str] = {
     "no_ddp": (
-        "The script {when} without building a DistributedDataParallel model. What it exchanges by calls of its own "
-        "cannot be tuned. Wrap the model in torch.nn.parallel.DistributedDataParallel (Hugging Face Trainer, Lightning "
-        "and accelerate do so when started by torchrun), or shard it with fully_shard."
+        "The script {when} without building a DistributedDataParallel model: its ranks exchange by calls of its own "
+        "({calls} of rank 0 since its first optimizer step), which the runtime leaves as they are. Wrap the model in "
+        "torch.nn.parallel.DistributedDataParallel, or shard it with fully_shard; or tune the whole program from "
+        "outside: --kind command with settings among its arguments."
+    ),
+    "alone": (
+        "The script {when} without building a DistributedDataParallel model, and no exchange between its ranks was "
+        "seen: each of them trains alone. {remedy}"
+    ),
+    "no_torch": (
+        "The script ended without importing torch, and the runtime steers PyTorch only. Tune a program of another "
+        "framework from outside: --kind command with settings among its arguments."
     ),
     "no_group": (
         "The script trains without a process group ({steps} optimizer steps {when}): each of its processes trains "
         "alone, so there is no gradient exchange to tune. Start it with torchrun --nproc-per-node 2 (or more) "
-        "script.py, or accelerate launch --num_processes 2 (or more) script.py, and train a model that is wrapped in "
-        "DistributedDataParallel after torch.distributed.init_process_group()."
+        "script.py (without accelerators, accelerate launch starts one process whatever --num_processes says), and "
+        "train a model that is wrapped in DistributedDataParallel after torch.distributed.init_process_group()."
     ),
     "own_engine": (
         "The script trains through {engine}, which exchanges gradients by itself: the runtime steers torch's "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from threading import get_ident
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import torch
 
@@ -34,9 +34,11 @@ PHASES = (
 class StepMarks:
     """One step of this rank: from its first training forward to the next step's."""
 
-    __slots__ = ("data_wait_s", "end", "exposed_s", "flag", "loss", "marks", "phases", "samples", "start")
+    __slots__ = (
+        "data_wait_s", "end", "exposed_s", "flag", "loss", "marks", "phases", "samples", "saves_beside", "start",
+    )  # fmt: skip
 
-    def __init__(self, start: Any, phase: int = OWN) -> None:
+    def __init__(self, start: Any, phase: int = OWN, saves_beside: bool = False) -> None:
         self.start = start
         self.end: Any = None
         self.marks: List[Any] = [start]
@@ -49,6 +51,8 @@ class StepMarks:
         """The host's time, also while not recording."""
         self.samples = 0.0
         self.flag = 0
+        self.saves_beside = saves_beside
+        """Whether another thread of the rank saved meanwhile."""
         self.loss: Any = None
         """A number, or a tensor of one on a device."""
 
@@ -68,6 +72,8 @@ class Recorder:
         """Whether `loss` is kept, also while not recording."""
         self.loss: Any = None
         """The last loss: a number, or a tensor of one on a device."""
+        self.exchanges = 0
+        """Calls of torch.distributed that brought values from rank to rank, DDP's own reductions left out."""
         self.asks_ddp = False
         """Whether DDP times every iteration and is asked for it."""
         self.has_nested = False
@@ -79,6 +85,8 @@ class Recorder:
         self._stepping: List[Tuple[Any, int]] = []
         """Optimizers whose step is under way, with their places in the stack."""
         self._thread = 0
+        self._savers: Set[int] = set()
+        """Threads that save now, other than the one that trains."""
         self._backward_depth = 0
         self._unscaled: Optional[torch.Tensor] = None
         self.ahead = 0
@@ -98,7 +106,7 @@ class Recorder:
     def begin_step(self, mark: Any) -> None:
         self._thread = get_ident()
         self._settle_stack()
-        self._step = StepMarks(mark, self._stack[-1])
+        self._step = StepMarks(mark, self._stack[-1], bool(self._savers))
 
     def close_step(self, mark: Any, samples: float) -> Optional[StepMarks]:
         """The step that ends here, or None if its beginning was not seen."""
@@ -119,12 +127,23 @@ class Recorder:
             self._kept.append(step)
         self._settle_stack()
         self._stack.append(FORWARD)
-        self._step = StepMarks(mark, FORWARD)
+        self._step = StepMarks(mark, FORWARD, bool(self._savers))
         self.ahead -= 1
 
     def raise_flag(self, flag: int) -> None:
         if self._step is not None and self._step.flag < flag:
             self._step.flag = flag
+
+    def begin_save(self) -> None:
+        """The script writes a checkpoint: inside the step, or beside it in a thread of its own."""
+        if get_ident() == self._thread:
+            self.raise_flag(INTERRUPTED)
+        elif (step := self._step) is not None:
+            self._savers.add(get_ident())
+            step.saves_beside = True
+
+    def end_save(self) -> None:
+        self._savers.discard(get_ident())
 
     def add_data_wait(self, seconds: float) -> None:
         if self._step is not None:
@@ -271,6 +290,7 @@ def measure_steps(steps: List[StepMarks], clock: Clock) -> Dict[str, Any]:
         "exposed_s": [step.exposed_s for step in steps],
         "samples": [step.samples for step in steps],
         "flags": [step.flag for step in steps],
+        "saves_beside": [step.saves_beside for step in steps],
         "losses": read_losses([step.loss for step in steps]),
     }
 

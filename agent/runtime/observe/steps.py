@@ -134,9 +134,14 @@ class StepWatch:
 
     @property
     def never_settles(self) -> bool:
-        """Whether new optimizers come before it can be told who leads, again and again."""
+        """Whether new optimizers come before it can be told who leads, again and again, and the earlier ones go. A
+        script that keeps them, one for each parameter, comes to the end of its cycle."""
         few = 1.5 * WATCHED_OPTIMIZER_STEPS * self._restarts
-        return self._restarts >= MOST_RESTARTS and self.optimizer_steps <= few
+        return (
+            self._restarts >= MOST_RESTARTS
+            and self.optimizer_steps <= few
+            and 2 * len(self.list_optimizers()) <= self._came
+        )
 
     def _meet(self, optimizer: Any, is_stranger: bool) -> bool:
         """Whether its number is a new one, too."""

@@ -52,7 +52,8 @@ def account_for(payloads: Sequence[Payload], length: int) -> Dict[str, Any]:
     waits = [account.wait_s for account in accounts]
     # Where DDP was not asked, what a rank waits in its reduction is not known: no rank can be called late.
     is_known = reduced[0] is not None or not any(payload["replicas"] for payload in payloads)
-    late = _find_late(accounts, max(steps_s, default=0.0)) if is_known else None
+    saves = [_mean(payload["saves_beside"][:length]) for payload in payloads]
+    late = _find_late(accounts, max(steps_s, default=0.0), saves) if is_known else None
     shown = late.rank if late is not None else waits.index(statistics.median_low(waits))
     return {
         "phases": accounts[shown],
@@ -188,8 +189,9 @@ def _find_evaluation(own_s: Sequence[float], flags: Sequence[int]) -> float:
     return max(0.0, sum(own_s) - len(own_s) * mean_s) / len(own_s)
 
 
-def _find_late(accounts: Sequence[Phases], step_s: float) -> Optional[LateRank]:
-    """The rank that waits least while the others wait, and the part in which it exceeds them most."""
+def _find_late(accounts: Sequence[Phases], step_s: float, saves: Sequence[float]) -> Optional[LateRank]:
+    """The rank that waits least while the others wait, and the part in which it exceeds them most. `saves` are the
+    ranks' shares of steps beside which they save."""
     waits = [account.wait_s for account in accounts]
     if len(waits) < 2 or step_s <= 0:
         return None
@@ -203,7 +205,8 @@ def _find_late(accounts: Sequence[Phases], step_s: float) -> Optional[LateRank]:
         for part in WORK
     }
     part = max(excess, key=lambda name: excess[name])
-    return LateRank(rank, waited_s, part, excess[part])
+    saves_beside = max(0.0, saves[rank] - statistics.median([*saves[:rank], *saves[rank + 1 :]]))
+    return LateRank(rank, waited_s, part, excess[part], saves_beside)
 
 
 def _series(payload: Payload, name: str, length: int) -> Sequence[float]:

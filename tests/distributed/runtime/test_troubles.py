@@ -20,7 +20,9 @@ pytestmark = pytest.mark.distributed
     ("script", "code", "words", "ranks"),
     [
         (["no_ddp.py"], "no_group", "5 optimizer steps before it ended", 0),
-        (["no_ddp.py", "--in-a-group"], "no_ddp", "DistributedDataParallel", 2),
+        (["no_ddp.py", "--in-a-group"], "alone", "no exchange between its ranks was seen", 2),
+        (["no_ddp.py", "--in-a-group", "--by-hand"], "no_ddp", "(8 of rank 0", 2),
+        (["-m", "this"], "no_torch", "without importing torch", 0),
         (["own_engine.py"], "own_engine", "DeepSpeed's engine", 0),
         (["joins_alone.py"], "joins_alone", "Each of the 2 ranks joins a process group of one rank", 2),
         (["spawning.py"], "spawns_own_ranks", "torchrun", 0),

@@ -198,6 +198,7 @@ def make_rank(step_s: float, steps: int = 10, calls: Any = (), **parts: float) -
         "averages": False,
         "period": 1,
         "flags": [0] * steps,
+        "saves_beside": [False] * steps,
     }
 
 
@@ -305,6 +306,41 @@ def test_computing_that_takes_several_times_as_long_in_some_steps_is_a_stall() -
     found = tell(rank, rank)
     assert found["phases"].stalls_s == pytest.approx(0.05)
     assert found["phases"].forward_s == pytest.approx(0.03)
+
+
+def test_a_save_in_the_training_thread_interrupts_a_step_and_one_beside_it_is_told_of_the_late_rank() -> None:
+    rank, begun, done = Rank(), threading.Event(), threading.Event()
+
+    def save() -> None:
+        rank.recorder.begin_save()
+        begun.set()
+        done.wait()
+        rank.recorder.end_save()
+
+    def close() -> Any:
+        step = rank.recorder.close_step(rank.clock.mark(), 1)
+        rank.recorder.begin_step(rank.clock.mark())
+        return step.flag, step.saves_beside
+
+    beside = threading.Thread(target=save)
+    beside.start()
+    begun.wait()
+    found = [close(), close()]
+    done.set()
+    beside.join()
+    found += [close(), close()]
+    assert found == [(recorder.PLAIN, True)] * 3 + [(recorder.PLAIN, False)], (
+        "one that ends in a step is in it, too"
+    )
+    rank.recorder.begin_save()
+    rank.recorder.end_save()
+    assert close() == (recorder.INTERRUPTED, False)
+
+    waiting = make_rank(0.1, forward=0.01, backward=0.07, exposed=0.06)
+    late = make_rank(0.1, forward=0.06, backward=0.02, exposed=0.01)
+    assert tell(waiting, late)["late"].saves_beside == 0.0
+    late["saves_beside"] = [True] * 6 + [False] * 4
+    assert tell(waiting, late)["late"].saves_beside == pytest.approx(0.6)
 
 
 def test_of_many_ranks_the_account_of_one_is_told() -> None:

@@ -30,6 +30,7 @@ def make_payload(step_time_s: list[float], **fields: Any) -> dict[str, Any]:
         "averages": False,
         "samples": [8] * length,
         "flags": [0] * length,
+        "saves_beside": [False] * length,
         "losses": [1.0] * length,
         "loss_checks": [],
         "cycles": [0] * length,

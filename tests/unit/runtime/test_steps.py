@@ -224,6 +224,18 @@ def test_models_that_come_and_go_before_a_leader_is_known_never_settle(every: in
     assert watch.never_settles is never
 
 
+def test_optimizers_that_are_kept_one_for_each_parameter_settle() -> None:
+    watch = steps.StepWatch(is_strange)
+    kept = [Optimizer(torch.ones(1)) for _ in range(90)]
+    boundaries = []
+    for step in range(6):
+        boundaries += [step] if begins_step(watch) else []
+        for optimizer in kept:
+            watch.note_optimizer_step(optimizer)
+            assert not watch.never_settles
+    assert boundaries[-3:] == [3, 4, 5]
+
+
 def test_copies_of_parameters_made_anew_are_stepped_all_the_same() -> None:
     watch = steps.StepWatch(is_strange)
     for _ in range(6):

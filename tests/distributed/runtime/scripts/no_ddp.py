@@ -1,4 +1,5 @@
-"""Trains without DistributedDataParallel, with --in-a-group in a process group; a forked child ends before."""
+"""Trains without DistributedDataParallel, with --in-a-group in a process group, with --by-hand averaging over it; a
+forked child ends before."""
 
 import os
 import sys
@@ -15,4 +16,6 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for _ in range(5):
     optimizer.zero_grad()
     net(torch.randn(2, 4)).sum().backward()
+    for parameter in net.parameters() if "--by-hand" in sys.argv else ():
+        torch.distributed.all_reduce(parameter.grad)
     optimizer.step()

@@ -1,5 +1,6 @@
 """Nodes that hold the others up are named, and those that do not are left in peace."""
 
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -8,7 +9,7 @@ from advisor.protocol.measured.results import BlockResult, LateRank, Phases
 from advisor.protocol.measured.telemetry import DeviceTelemetry, FlagKind, NodeTelemetry, Spread
 from advisor.protocol.measured.trials import Block, BlockPlan, BlockState, Session, SessionState
 from advisor.protocol.nodes.cluster import Cluster, Device, Node
-from advisor.tuning.measure.stragglers import flag_nodes
+from advisor.tuning.measure.stragglers import describe_late, flag_nodes
 from tests.unit.tuning.simulated_cluster import START
 
 AGENTS = ("a0", "a1")
@@ -74,6 +75,14 @@ def test_rank_that_works_longer_is_named_with_its_node() -> None:
     assert (found.agent, found.kind, found.rank) == ("a1", FlagKind.STRAGGLER, 3)
     assert "Rank 3 on a1 is late: the others wait 20.0 ms of each 100.0 ms step for it" in found.sentence
     assert "20.0 ms more than they in forward" in found.sentence
+
+
+def test_a_late_rank_that_saves_beside_its_steps_is_not_told_to_look_for_other_load() -> None:
+    late = LateRank(rank=0, waited_s=0.1, part="stalls_s", excess_s=0.1, saves_beside=0.6)
+    assert "in 60 % of the steps a thread of its own saves: torch.save" in describe_late(late, 0.9)
+    assert "other load" not in describe_late(late, 0.9)
+    assert "other load" in describe_late(replace(late, saves_beside=0.1), 0.9)
+    assert "torch.save" not in describe_late(replace(late, part="data_wait_s"), 0.9)
 
 
 def test_rank_of_two_is_compared_with_the_other_one() -> None:
