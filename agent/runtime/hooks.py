@@ -19,7 +19,7 @@ def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
     if ddp.training and torch.is_grad_enabled():
         runtime.begin_forward(ddp, args, kwargs)
     elif not ddp.training:
-        runtime.note_interruption()
+        runtime.note_evaluation()
 
 
 def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -11,7 +10,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import hooks
-from .facts import count_batches, describe_loader
 from .levers.computation.compilation import hides_optimizer_steps
 from .levers.launched import replace_cap
 from .levers.reduction.reducer import is_joining
@@ -21,8 +19,9 @@ from .link.environment import Environment
 from .link.exchange import PeerLost
 from .link.rank_output import say
 from .link.trouble import describe_trouble
+from .loading.script_loaders import ScriptLoaders
 from .observe.clock import is_capturing
-from .observe.recorder import DATA, FORWARD, INTERRUPTED, NEW_EPOCH, multiply_loss
+from .observe.recorder import FORWARD, INTERRUPTED, multiply_loss
 from .observe.sharded import count_sharers, explain_unknown, find_kind, find_sharded_roots
 from .observe.unwrapped import find_trouble
 from .private_torch import GET_LOG, explain_unusable
@@ -49,6 +48,7 @@ class Runtime:
         self.samples, self.reading, self.precision = process.samples, process.reading, process.precision
         self.shared, self.splitting = process.shared, process.splitting
         self.write_beat, self.note_autocast = process.write_beat, process.precision.note_autocast
+        self.loaders = ScriptLoaders(process)
         self._active = environment.control is not None or environment.strategy is not None
         self._steering: Optional[Steering] = None
         self.at_work: Optional[Steering] = None
@@ -87,6 +87,8 @@ class Runtime:
 
     def begin_forward(self, ddp: Any, args: Any, kwargs: Any) -> None:
         """Before DDP's own preparation of a training forward."""
+        if self.reading.undecided is not None:
+            self.loaders.decide()
         if self._rests:
             return
         if self._may_capture and self._active and is_capturing():
@@ -202,32 +204,10 @@ class Runtime:
         self.watch.note_told_step()
         self.samples.told = samples
 
-    def read_batch(self, iterator: Any, read_next: Callable[[Any], Any]) -> Any:
-        """The script's next batch. A model in eval mode meanwhile means an evaluation inside the step."""
-        if self.models.are_evaluated():
-            self.note_interruption()
-            return self.reading.read(iterator, read_next)
-        start_s = time.perf_counter()
-        self.recorder.begin(DATA)
-        try:
-            batch = self.reading.read(iterator, read_next)
-        finally:
-            self.recorder.end(DATA)
-        self.samples.note_fetch()
-        self.recorder.add_data_wait(time.perf_counter() - start_s)
-        return batch
-
-    @untraced
-    def start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
-        """A loader is iterated anew: the iterator that the script gets."""
-        if self.models.are_evaluated():
-            self.note_interruption()
-            return iterate(loader)
-        self.recorder.raise_flag(NEW_EPOCH)
-        self.process.loader, self.process.batches = describe_loader(loader), count_batches(loader)
-        size = getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None)
-        self.samples.loader_batch_size = size if isinstance(size, int) else None
-        return self.reading.start_epoch(loader, iterate)
+    def note_evaluation(self) -> None:
+        """A forward in eval mode."""
+        self.loaders.note_evaluation()
+        self.note_interruption()
 
     def note_interruption(self) -> None:
         self.recorder.raise_flag(INTERRUPTED)

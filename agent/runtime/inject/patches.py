@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from .. import current, hooks, rank_process
 from .. import runtime as rank_runtime
 from ..link import beat
+from ..loading import script_loaders
 from ..observe import clock, models, precision, recorder, samples, shared_steps, steps
 from ..private_torch import ANY_ITERATOR, DYNAMO
 from ..untraced import skip_frames
@@ -65,6 +66,7 @@ def install_patches() -> None:
         precision,
         recorder,
         samples,
+        script_loaders,
         shared_steps,
         steps,
     )
@@ -201,7 +203,7 @@ def _patch_loader() -> None:
     @functools.wraps(original_iter)
     def iterate(self: Any) -> Any:
         runtime = current.current_runtime
-        return original_iter(self) if runtime is None else runtime.start_epoch(self, original_iter)
+        return original_iter(self) if runtime is None else runtime.loaders.start_epoch(self, original_iter)
 
     loading.DataLoader.__iter__ = iterate
     if any_iterator is None:
@@ -211,7 +213,7 @@ def _patch_loader() -> None:
     @functools.wraps(original_next)
     def fetch(self: Any) -> Any:
         runtime = current.current_runtime
-        return original_next(self) if runtime is None else runtime.read_batch(self, original_next)
+        return original_next(self) if runtime is None else runtime.loaders.read_batch(self, original_next)
 
     any_iterator.__next__ = fetch
 

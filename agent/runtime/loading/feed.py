@@ -11,7 +11,6 @@ from typing import Any, Deque, Dict, Iterator, List, Optional
 
 from ..private_torch import (
     ASKED,
-    INDICES,
     KEPT_ITERATOR,
     RECEIVED,
     WORKERS,
@@ -19,12 +18,14 @@ from ..private_torch import (
 )
 from .loader_source import (
     Grouped,
+    Indices,
     LoaderSettings,
     ReadNext,
     Source,
     describe_settings,
     describe_state,
     find_last_line,
+    is_iterable,
     list_workers,
     open_source,
     put_off,
@@ -36,8 +37,19 @@ from .prefetched import Prefetched
 class Feed:
     """Where the batches of one of the script's iterators come from: itself, then one source after another."""
 
-    def __init__(self, loader: Any, own: LoaderSettings, seed: int) -> None:
+    def __init__(
+        self, loader: Any, own: LoaderSettings, seed: int, remaining: Iterator[Any], unseen: int = 0
+    ) -> None:
+        """`remaining` are the index batches that are still to be handed out, after `unseen` that were."""
         self._loader = weakref.ref(loader)
+        self.key = id(loader)
+        self.indices = Indices(remaining, unseen)
+        """The script's iterator takes them from here while no source has come after it."""
+        self._tells_size = not is_iterable(loader)
+        self.size: Optional[int] = None
+        """Samples of the batch that was read last, by its index batch; None where that does not tell."""
+        self.trains = False
+        """Whether it is known that a training forward follows its batches."""
         # A loader with persistent workers holds its iterator, which holds this: a circle would end them badly.
         self._held = None if own.persistent_workers else loader
         self.own = own
@@ -72,6 +84,8 @@ class Feed:
         if queue is not None:
             queue.before_read()
         batch = self._read_own(own, read_next) if not self.own_ended else self._read_source(read_next)
+        if not self._tells_size:
+            self.size = None
         if not self.thread and not self.settings.num_workers:
             self._state = describe_state(self.loader)
         self.thread = get_ident()
@@ -110,10 +124,8 @@ class Feed:
         self._let_go()
         if self.grouped is not None:
             self.grouped.multiple = multiple
-        elif self.sources:
-            self.sources[-1].indices.regroup(lambda remaining: self.join(remaining, multiple))
         else:
-            INDICES.set(own, self.join(INDICES.of(own), multiple))
+            self.last_indices.regroup(lambda remaining: self.join(remaining, multiple))
         self._ungrouped = self.count_outstanding(own)
         return self._ungrouped
 
@@ -122,13 +134,15 @@ class Feed:
         self.grouped = Grouped(remaining, multiple)
         return self.grouped
 
-    def put_off(self, own: Any, count: int) -> None:
+    def put_off(self, count: int) -> None:
         """Moves so many index batches, which no source has begun to read, to the end of the epoch."""
         self._let_go()
-        if self.sources:
-            self.sources[-1].indices.regroup(lambda remaining: put_off(remaining, count))
-        else:
-            INDICES.set(own, put_off(INDICES.of(own), count))
+        self.last_indices.regroup(lambda remaining: put_off(remaining, count))
+
+    @property
+    def last_indices(self) -> Indices:
+        """Those of the source that is read last."""
+        return self.sources[-1].indices if self.sources else self.indices
 
     def _read_own(self, own: Any, read_next: ReadNext) -> Any:
         try:
@@ -139,6 +153,10 @@ class Feed:
                 self.finished = True
                 raise
             return self._read_source(read_next)
+        except Exception:
+            self.indices.take()  # the script may leave this batch out
+            raise
+        self.size = self.indices.take()
         self.late += bool(self.sources)
         return batch
 
@@ -161,6 +179,7 @@ class Feed:
                     raise  # the script's own settings: it would have failed by itself
                 self._fall_back(source, error)
             else:
+                self.size = source.size
                 self.late += len(self.sources) > 1
                 return batch
 
@@ -177,11 +196,7 @@ class Feed:
     def go_on(self, own: Any, settings: LoaderSettings) -> None:
         """Hands the index batches that no source has begun to read to a new source."""
         self._let_go()
-        if self.sources:
-            remaining = self.sources[-1].indices.cut()
-        else:
-            remaining = INDICES.of(own)
-            INDICES.set(own, iter(()))
+        remaining = self.last_indices.cut()
         try:
             idle = self._find_idle_workers(own) if settings == self.own else None
             if idle is not None:

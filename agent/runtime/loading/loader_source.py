@@ -51,7 +51,7 @@ def explain_no_exchange(loader: Any) -> Optional[str]:
     missing = private_torch.explain_unknown_loader(loader)
     if missing is not None:
         return missing
-    if private_torch.DATASET_KIND.of(loader) == private_torch.DATASET_KINDS.of(loading).Iterable:
+    if is_iterable(loader):
         return (
             "The script reads an IterableDataset, whose samples each worker deals out by itself: other workers would "
             "give other batches. Use a map-style dataset with a sampler."
@@ -72,6 +72,18 @@ def describe_state(loader: Any) -> Dict[str, Any]:
             size = len(value) if isinstance(value, (list, dict, set, bytearray, deque)) else None
             found[f"{part}.{name}"] = (plain, size)
     return found
+
+
+def is_iterable(loader: Any) -> bool:
+    """Whether its data set deals out samples by itself: an index batch then says only how many there may be."""
+    kind = private_torch.DATASET_KINDS.of(loading).Iterable
+    return bool(private_torch.DATASET_KIND.of(loader) == kind)
+
+
+def find_batch_size(loader: Any) -> Optional[int]:
+    """Samples of a full batch; None where the loader does not say."""
+    size = getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
 
 
 class LoaderView:
@@ -124,8 +136,10 @@ def put_off(remaining: Iterator[Any], count: int) -> Iterator[Any]:
 class Indices:
     """Index batches on their way to one iterator, each remembered until its batch was delivered."""
 
-    def __init__(self, remaining: Iterator[Any]) -> None:
+    def __init__(self, remaining: Iterator[Any], unseen: int = 0) -> None:
+        """`unseen` index batches were handed out before."""
         self._remaining = remaining
+        self._unseen = unseen
         self.pending: Deque[Any] = deque()
 
     def __iter__(self) -> Iterator[Any]:
@@ -135,6 +149,14 @@ class Indices:
         index = next(self._remaining)
         self.pending.append(index)
         return index
+
+    def take(self) -> Optional[int]:
+        """A batch was delivered: how many samples it was made of; None where that is unknown."""
+        if self._unseen or not self.pending:
+            self._unseen = max(0, self._unseen - 1)
+            return None
+        index = self.pending.popleft()
+        return len(index) if type(index) in (list, tuple) else None
 
     def cut(self) -> Iterator[Any]:
         """What was not handed out yet; nothing more will be."""
@@ -158,12 +180,14 @@ class Source:
         self.iterator = iterator
         self.settings = settings
         self.indices = indices
+        self.size: Optional[int] = None
+        """Samples of the batch that was read last; None where that is unknown."""
         self._close = close and settings.num_workers > 0
         self.closed = False
 
     def read(self, read_next: ReadNext) -> Any:
         batch = read_next(self.iterator)
-        self.indices.pending.popleft()
+        self.size = self.indices.take()
         return batch
 
     def start_epoch(self, loader: Any, remaining: Iterator[Any]) -> None:

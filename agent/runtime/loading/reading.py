@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections import deque
 from dataclasses import replace
 from threading import get_ident
-from typing import Any, Callable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Deque, List, Mapping, Optional, Tuple
 
 import torch.utils.data.dataloader as loading
 
 from ..observe.samples import find_tensors
 from ..private_torch import (
     ANY_ITERATOR,
+    ASKED,
     BASE_SEED,
     INDICES,
     PLAIN_ITERATOR,
+    RECEIVED,
     explain_unknown_iterator,
     explain_unknown_loader,
 )
@@ -33,6 +36,7 @@ from .loader_source import (
     Source,
     begin_like_the_script,
     explain_no_exchange,
+    explain_no_grouping,
     observe_settings,
 )
 from .prefetched import Prefetched
@@ -67,10 +71,26 @@ class Tape:
 
 
 FEED = "_fleet_advisor_feed"
+MOST_UNDECIDED = 256
+"""Batches in a row that are remembered until it is known whether they are training's."""
+
+
+class Undecided:
+    """Batches that one iterator gave while the model was evaluated, or before it was put in training mode."""
+
+    def __init__(self, iterator: Any, feed: Feed) -> None:
+        # An evaluation's workers end with it.
+        self.iterator, self.feed = weakref.ref(iterator), feed
+        self.sizes: Deque[Optional[int]] = deque(maxlen=MOST_UNDECIDED)
+        """Samples of each since the last training forward."""
 
 
 class Reading:
-    """All training loaders of this rank; `change` exchanges their live iterators at a step boundary."""
+    """All loaders of this rank; `change` exchanges the live iterators of training at a step boundary.
+
+    An iterator is training's once a training forward follows its batches, in whichever mode the model was when they
+    were read: some trainers put it in training mode only after that. One that is read in training mode is so at once.
+    """
 
     def __init__(self) -> None:
         self._iterators: "weakref.WeakKeyDictionary[Any, None]" = weakref.WeakKeyDictionary()
@@ -86,60 +106,87 @@ class Reading:
         """How many of the script's batches make one."""
         self.unknown = ""
         """Why torch's own iterators cannot be handled here, as a sentence."""
+        self._trained: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        """Loaders that training has read."""
+        self.undecided: Optional[Undecided] = None
+        """What was read last, while no training forward has followed it."""
 
     # What the patches ask.
 
-    def start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
-        """The script iterates a training loader: an iterator with the settings in force."""
-        self.unknown = explain_unknown_loader(loader) or ""
-        if self.unknown:
+    def has_trained(self, loader: Any) -> bool:
+        """Whether training has read from this loader."""
+        return loader in self._trained
+
+    def start_epoch(self, loader: Any, iterate: Callable[[Any], Any], for_training: bool = True) -> Any:
+        """The script iterates a loader: an iterator with the settings in force, or, where it is not known whether
+        training will read it, one with the script's own."""
+        unknown = explain_unknown_loader(loader) or ""
+        if for_training or not self.unknown:
+            self.unknown = unknown
+        if unknown:
             return iterate(loader)
         before = RandomNumbers(others=True) if self._replays else None
         try:
-            return self._start_epoch(loader, iterate)
+            return self._start_epoch(loader, iterate, for_training)
         finally:
             if before is not None:
                 before.restore()
 
-    def _start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
+    def _start_epoch(self, loader: Any, iterate: Callable[[Any], Any], for_training: bool) -> Any:
         own = observe_settings(loader)
-        settings = self._resolve(own)
-        if (settings == own and self.multiple == 1) or explain_no_exchange(loader) is not None:
+        settings, multiple = (self._resolve(own), self._find_multiple(loader)) if for_training else (own, 1)
+        if (settings == own and multiple == 1) or explain_no_exchange(loader) is not None:
             iterator = iterate(loader)
             if isinstance(iterator, ANY_ITERATOR.find(loading, ())):
-                self.unknown = explain_unknown_iterator(iterator) or ""
-                if not self.unknown:
-                    self._attach(iterator, Feed(loader, own, int(BASE_SEED.of(iterator))))
+                unknown = explain_unknown_iterator(iterator)
+                if unknown is not None:
+                    self.unknown = unknown
+                else:
+                    unseen = ASKED.find(iterator, 0) - RECEIVED.find(iterator, 0)
+                    feed = Feed(loader, own, int(BASE_SEED.of(iterator)), INDICES.of(iterator), unseen)
+                    INDICES.set(iterator, feed.indices)
+                    self._attach(iterator, feed)
             return iterator
         remaining, seed = begin_like_the_script(loader, own)
         # The script holds an ordinary iterator that has nothing left; its batches come from the source behind it.
         alone = replace(settings, num_workers=0, pin_memory=False)
         iterator = PLAIN_ITERATOR.of(loading)(LoaderView(loader, alone, (), seed))
-        feed = Feed(loader, own, seed)
-        remaining = feed.join(remaining, self.multiple)
+        feed = Feed(loader, own, seed, remaining)
+        feed.indices.regroup(lambda remaining: feed.join(remaining, multiple))
         kept = self._kept.get(loader)
-        if kept is not None and kept.settings == settings and not kept.closed:
-            kept.start_epoch(loader, remaining)
+        if kept is not None and kept.settings == settings and not kept.closed and not self._is_read(kept):
+            kept.start_epoch(loader, feed.indices.cut())
             feed.own_ended, feed.settings = True, settings
             feed.sources.append(kept)
         else:
-            INDICES.set(iterator, remaining)
             feed.go_on(iterator, settings)
             feed.own_ended = True
             self._keep(loader, feed)
         self._attach(iterator, feed)
         return iterator
 
+    def _is_read(self, source: Source) -> bool:
+        """Whether another of the script's iterators has not come to its end."""
+        return any(source in feed.sources for _, feed in self._list_feeds() if not feed.finished)
+
     def _attach(self, iterator: Any, feed: Feed) -> None:
         self._iterators.pop(iterator, None)  # a persistent one comes again with every epoch
         self._iterators[iterator] = None
         setattr(iterator, FEED, feed)
 
-    def read(self, iterator: Any, read_next: ReadNext) -> Any:
-        """The next batch of an iterator that the script holds."""
-        feed = getattr(iterator, FEED, None)
+    def find_feed(self, iterator: Any) -> Optional[Feed]:
+        """That of an iterator that the script holds; None where torch's own cannot be handled."""
+        feed: Optional[Feed] = getattr(iterator, FEED, None)
+        return feed
+
+    def read(self, iterator: Any, read_next: ReadNext, feed: Optional[Feed] = None) -> Any:
+        """The next batch of an iterator that training reads."""
+        feed = feed or self.find_feed(iterator)
+        self.undecided = None  # it was an evaluation's
         if feed is None:
             return read_next(iterator)
+        if not feed.trains:
+            self._take_for_training(feed)
         # Also during a replay: the script's workers keep their pace, and its epochs their length on every rank.
         before = RandomNumbers(others=True) if self._replays else None
         try:
@@ -157,13 +204,51 @@ class Reading:
             self.pinned = any(tensor.is_pinned() for tensor in find_tensors(batch))
         return batch
 
+    def read_undecided(self, iterator: Any, read_next: ReadNext, feed: Optional[Feed]) -> Any:
+        """The next batch of one that may be an evaluation's."""
+        if feed is None:
+            return read_next(iterator)
+        if self.undecided is None or self.undecided.feed is not feed:
+            self.undecided = Undecided(iterator, feed)
+        try:
+            batch = feed.read(iterator, read_next)
+        except StopIteration:
+            self.undecided = None  # an evaluation has come to its end
+            raise
+        self.undecided.sizes.append(feed.size)
+        return batch
+
+    def decide(self) -> Optional[Undecided]:
+        """A training forward follows: its iterator is training's from here on, with the settings in force."""
+        found, self.undecided = self.undecided, None
+        if found is None:
+            return None
+        feed, iterator = found.feed, found.iterator()
+        self._take_for_training(feed)
+        is_at_hand = iterator is not None and feed.loader is not None and feed.thread == get_ident()
+        if is_at_hand and explain_no_exchange(feed.loader) is None:
+            settings = self._resolve(feed.own)
+            if settings != feed.settings:
+                feed.go_on(iterator, settings)
+                self._keep(feed.loader, feed)
+            feed.regroup(iterator, self._find_multiple(feed.loader))
+        return found
+
+    def _find_multiple(self, loader: Any) -> int:
+        return self.multiple if explain_no_grouping(loader) is None else 1
+
+    def _take_for_training(self, feed: Feed) -> None:
+        feed.trains = True
+        if feed.loader is not None:
+            self._trained.add(feed.loader)
+
     # What a loss check asks.
 
     def put_off(self, count: int) -> None:
         """So many of each loader's next batches come at the end of the epoch, where its order can be kept otherwise."""
-        for own, feed in self.list_live():
+        for _, feed in self.list_live():
             if count and feed.loader is not None and explain_no_exchange(feed.loader) is None:
-                feed.put_off(own, count)
+                feed.put_off(count)
 
     def begin_replay(self) -> None:
         """From here on the batches of the first replay stand in for those that are read, from its first one on."""
@@ -196,8 +281,13 @@ class Reading:
 
     def list_live(self) -> List[Tuple[Any, Feed]]:
         """The iterators that training reads from now, the latest last, each with its feed."""
-        pairs = [(iterator, getattr(iterator, FEED)) for iterator in self._iterators]
-        return [(iterator, feed) for iterator, feed in pairs if feed.thread and not feed.finished]
+        found = self._list_feeds()
+        return [
+            (iterator, feed) for iterator, feed in found if feed.trains and feed.thread and not feed.finished
+        ]
+
+    def _list_feeds(self) -> List[Tuple[Any, Feed]]:
+        return [(iterator, getattr(iterator, FEED)) for iterator in self._iterators]
 
     def change(self, changes: Mapping[str, Any]) -> int:
         """The script's own settings with `changes` from here on.
@@ -217,7 +307,7 @@ class Reading:
             self._kept.pop(feed.loader, None)
             feed.go_on(own, settings)
             self._keep(feed.loader, feed)
-        self._close_kept(live)
+        self._close_kept()
         return unsettled
 
     def regroup(self, multiple: int) -> int:
@@ -229,8 +319,8 @@ class Reading:
         live = [(own, feed) for own, feed in self.list_live() if feed.loader is not None]
         return max((feed.regroup(own, multiple) for own, feed in live), default=0)
 
-    def _close_kept(self, live: List[Tuple[Any, Feed]]) -> None:
-        reading = [source for _, feed in live for source in feed.sources]
+    def _close_kept(self) -> None:
+        reading = [source for _, feed in self._list_feeds() for source in feed.sources]
         for loader, source in list(self._kept.items()):
             if source.settings != self._resolve(observe_settings(loader)) and source not in reading:
                 del self._kept[loader]

@@ -1,9 +1,10 @@
-"""Counts how many samples a step consumed, from the model's inputs and the loader's fetches."""
+"""Counts how many samples a step consumed, from what the loader gave, else from the model's inputs."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterator, List, Mapping, Optional
+from collections import deque
+from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional
 
 import torch
 
@@ -11,6 +12,8 @@ from ..untraced import untraced
 
 DEEPEST = 6
 """How deep containers are searched for a tensor; batches nest two or three levels."""
+MOST_WAITING = 256
+"""Batches of one loader that are remembered until a forward takes them up."""
 
 
 def find_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -45,18 +48,23 @@ def count_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> i
 
 
 class SampleCount:
-    """Adds up a step's samples.
+    """Adds up a step's samples: a sample is what the script's loader calls one.
 
-    With a DataLoader each fetched batch is counted at one forward only: a discriminator that sees the same batch three
-    times did not consume three batches. Without one every forward of the step's first model counts.
+    A fetched batch counts at the forward that takes it up, in the order of fetching and once: a discriminator that sees
+    the same batch three times, or a loss that computes it in parts, did not consume three batches. How many samples it
+    is made of its index batch tells, whatever the model is given of it (a padding-free row of tokens, both answers of a
+    pair, a graph's nodes); else the loader's batch size. Only forwards of the step's first model count. Where nothing
+    is fetched they count by their inputs.
     """
 
     def __init__(self, fixed: Optional[int]) -> None:
         self._fixed = fixed
-        self._fetched = 0
-        self._loader_seen = False
+        self._fetched: Dict[int, Deque[Optional[int]]] = {}
+        """By loader, the sizes of the batches that no forward has taken up; None for an unknown one."""
         self._first_model: Optional[int] = None
         self.loader_batch_size: Optional[int] = None
+        self._has_rows = False
+        """Whether a full batch was seen to have as many rows: then fewer rows are a batch that is not full."""
         self.sharers = 1
         """Ranks that are given the same samples, so that each counts its share of them."""
         self.samples = 0
@@ -64,10 +72,12 @@ class SampleCount:
         self.told: Optional[int] = None
         """What the script itself says it consumed in this step."""
 
-    def note_fetch(self) -> None:
-        """A batch was read while the model was in training mode (batches read in eval mode feed no training step)."""
-        self._loader_seen = True
-        self._fetched += 1
+    def note_fetch(self, loader: int, size: Optional[int]) -> None:
+        """Training has read a batch of so many samples from this loader."""
+        waiting = self._fetched.get(loader)
+        if waiting is None:
+            waiting = self._fetched[loader] = deque(maxlen=MOST_WAITING)
+        waiting.append(size)
 
     def note_forward(self, model: int, args: Any, kwargs: Any, multiple: int = 1) -> None:
         """`multiple` of the script's batches were read as one."""
@@ -75,23 +85,28 @@ class SampleCount:
             self._first_model = model
         elif model != self._first_model:
             return
-        if self._loader_seen:
-            if self._fetched == 0 and self.samples > 0:
-                return
-            self._fetched = max(0, self._fetched - 1)
+        taken = [waiting.popleft() for waiting in self._fetched.values() if waiting]
+        if not taken and self._fetched and self.samples > 0:
+            return
         self.forwards += 1
-        size = self.loader_batch_size
-        if size and multiple != 1:
-            size *= multiple
-        # The usual case without the search: one tensor, the batch in front.
-        first = args[0] if args else None
-        shape = first.shape if isinstance(first, torch.Tensor) else ()
         if self._fixed:
             self.samples += self._fixed * multiple
-        elif shape and (not size or shape[0] == size):
-            self.samples += int(shape[0])
+        elif taken:
+            self.samples += sum(
+                self._count_fetched(args, kwargs, multiple) if size is None else size for size in taken
+            )
         else:
-            self.samples += count_samples(args, kwargs, size)
+            size = self.loader_batch_size
+            self.samples += count_samples(args, kwargs, size and size * multiple)
+
+    def _count_fetched(self, args: Any, kwargs: Any, multiple: int) -> int:
+        """Samples of a batch of which only the usual size is known."""
+        size = self.loader_batch_size
+        if size is None:
+            return count_samples(args, kwargs, None)
+        rows, full = count_samples(args, kwargs, None), size * multiple
+        self._has_rows = self._has_rows or rows == full
+        return rows if self._has_rows and 0 < rows < full else full
 
     def close_step(self) -> float:
         """Samples of the step that ends here; the count starts again."""

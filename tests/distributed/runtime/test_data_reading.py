@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -137,3 +138,27 @@ def test_a_loader_without_batches_cannot_make_larger_ones(tmp_path: Path) -> Non
     session = run(tmp_path, "--epochs 60 --unbatched", [measure("a", {MULTIPLE: 2}), END])
     assert "hands over samples and no batches" in session.hello["refusals"][MULTIPLE]
     assert "hands over samples and no batches" in session.result("a")["not_consumed"][MULTIPLE]
+
+
+def test_a_loader_that_is_iterated_in_eval_mode_is_read_with_the_settings_in_force(tmp_path: Path) -> None:
+    told = {"ADVISOR_RUN": json.dumps({"changes": {WORKERS: 1}})}
+    session = launch(tmp_path, ["trainer_order.py", "--epochs", "4"], variables=told)
+    assert session.code == 0, session.log
+    assert "1 of 1 advised settings are in force on every rank." in session.log
+    for rank in range(2):
+        first, *later = json.loads((tmp_path / f"read.{rank}").read_text())
+        assert 0 < first[0] < first[1]
+        assert later == [[768, 768]] * 3
+
+
+def test_every_micro_batch_counts_whose_batches_were_fetched_in_eval_mode(tmp_path: Path) -> None:
+    arms = {"a": {}, "b": {WORKERS: 1}}
+    rules = {"min_steps": 24, "max_steps": 24, "warmup_steps": 2}
+    session = launch(tmp_path, ["trainer_order.py", "--epochs", "12"], [race(arms, **rules), END])
+    assert session.code == 0, session.log
+    facts = session.hello["facts"]
+    assert (facts["batch_size_per_rank"], facts["microbatches_per_step"]) == (32, 4)
+    assert facts["dataloader"]["num_workers"] == 0
+    for arm in arms:
+        assert session.result(arm)["samples_per_step"] == 64
+        assert session.result(arm)["not_consumed"] == {}

@@ -209,6 +209,91 @@ def test_loaders_whose_batches_depend_on_their_workers_are_refused_with_a_senten
     assert tuned.read(iterator, READ_NEXT).tolist() == [0, 1]
 
 
+def start_undecided(tuned: Any, loader: Any) -> Any:
+    """As in eval mode."""
+    return tuned.start_epoch(loader, DataLoader.__iter__, for_training=tuned.has_trained(loader))
+
+
+def read_undecided(tuned: Any, iterator: Any) -> Any:
+    return tuned.read_undecided(iterator, READ_NEXT, tuned.find_feed(iterator)).tolist()
+
+
+@pytest.mark.parametrize("own", [{}, {"num_workers": 1}], ids=str)
+def test_an_iterator_read_in_eval_mode_is_trainings_once_a_training_forward_follows(
+    own: dict[str, Any],
+) -> None:
+    loader, tuned = DataLoader(Samples(42), 4, **own), reading.Reading()
+    tuned.change({"num_workers": 2})
+    for epoch in range(3):
+        iterator = start_undecided(tuned, loader)
+        found = [*read_undecided(tuned, iterator), *read_undecided(tuned, iterator)]
+        assert tuned.list_live() == []
+        # The loader is known from the first epoch on.
+        assert len(tuned.find_feed(iterator).list_workers(iterator)) == (2 if epoch else len(own))
+        decided = tuned.decide()
+        assert list(decided.sizes) == ([None, None] if own and not epoch else [4, 4])
+        [(live, feed)] = tuned.list_live()
+        assert live is iterator
+        assert len(feed.list_workers(iterator)) == 2
+        sizes = []
+        for _ in range(9):
+            found += tuned.read(iterator, READ_NEXT).tolist()
+            sizes.append(feed.size)
+        assert sizes[-1] == 2
+        with pytest.raises(StopIteration):
+            tuned.read(iterator, READ_NEXT)
+        assert found == list(range(42))
+        del iterator, live, feed
+    assert multiprocessing.active_children() == []
+
+
+def test_an_evaluation_stays_one() -> None:
+    train_set, held = DataLoader(Samples(40), 4), DataLoader(Samples(8), 4)
+    tuned = reading.Reading()
+    training = tuned.start_epoch(train_set, DataLoader.__iter__)
+    tuned.read(training, READ_NEXT)
+    tuned.change({"num_workers": 1})
+    evaluation = start_undecided(tuned, held)
+    read_undecided(tuned, evaluation)
+    read_undecided(tuned, evaluation)
+    with pytest.raises(StopIteration):
+        read_undecided(tuned, evaluation)
+    assert tuned.decide() is None  # the script had read a batch ahead
+    broken_off = start_undecided(tuned, held)
+    read_undecided(tuned, broken_off)
+    tuned.read(training, READ_NEXT)
+    assert tuned.decide() is None
+    assert [own for own, _ in tuned.list_live()] == [training]
+    assert not tuned.has_trained(held)
+
+
+def test_workers_that_stay_serve_one_iterator_at_a_time() -> None:
+    loader, tuned = DataLoader(Samples(80), 4), reading.Reading()
+    tuned.change({"num_workers": 1, "persistent_workers": True})
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    found = tuned.read(iterator, READ_NEXT).tolist()
+    # The training set is evaluated in mid-epoch.
+    other = start_undecided(tuned, loader)
+    assert read_undecided(tuned, other) == [0, 1, 2, 3]
+    for _ in range(19):
+        found += tuned.read(iterator, READ_NEXT).tolist()
+    assert found == list(range(80))
+
+
+def test_a_joined_batch_has_the_samples_of_all_and_a_pre_batched_one_an_unknown_number() -> None:
+    loader, tuned = DataLoader(Samples(20), 4), reading.Reading()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    sizes = []
+    for multiple in (1, 2, 2):
+        tuned.regroup(multiple)
+        tuned.read(iterator, READ_NEXT)
+        sizes.append(tuned.find_feed(iterator).size)
+    assert sizes == [4, 8, 8]
+    alone = tuned.start_epoch(DataLoader(Samples(20), batch_size=None), DataLoader.__iter__)
+    tuned.read(alone, lambda iterator: torch.tensor(READ_NEXT(iterator)))
+    assert tuned.find_feed(alone).size is None
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_loader_that_only_its_iterator_remembers_is_read_on_and_collected(persistent: bool) -> None:
     tuned = reading.Reading()

@@ -99,7 +99,7 @@ def test_a_batch_seen_three_times_counts_once_when_a_loader_feeds_it() -> None:
     count = samples.SampleCount(None)
     batch = (torch.zeros(8, 2),)
     for _ in range(3):
-        count.note_fetch()
+        count.note_fetch(0, 8)
         for model in (1, 1, 2, 1):  # critic on real and fake, generator, critic again
             count.note_forward(model, batch, {})
         assert count.close_step() == 8
@@ -109,11 +109,49 @@ def test_accumulated_batches_all_count_when_fetched_at_once() -> None:
     count = samples.SampleCount(None)
     for _ in range(3):
         for _ in range(4):
-            count.note_fetch()
+            count.note_fetch(0, 8)
         for _ in range(4):
             count.note_forward(1, (torch.zeros(8, 2),), {})
         assert count.forwards == 4
         assert count.close_step() == 32
+
+
+@pytest.mark.parametrize(
+    "given",
+    [torch.zeros(1, 230), torch.zeros(16, 30), torch.zeros(350, 16), torch.zeros(2, 8), object()],
+    ids=["padding-free", "pairs", "nodes of graphs", "a part", "an object"],
+)
+def test_a_sample_is_what_the_loader_gives(given: Any) -> None:
+    count = samples.SampleCount(None)
+    counted = []
+    for size in (8, 8, 3):
+        count.note_fetch(0, size)
+        count.note_forward(1, (given,), {})
+        counted.append(count.close_step())
+    assert counted == [8, 8, 3]
+
+
+def test_a_batch_of_unknown_size_is_full_unless_full_ones_had_a_row_for_each_sample() -> None:
+    def count_all(*rows: int) -> list[float]:
+        count, found = samples.SampleCount(None), []
+        count.loader_batch_size = 8
+        for number in rows:
+            count.note_fetch(0, None)
+            count.note_forward(1, (torch.zeros(number, 230),), {})
+            found.append(count.close_step())
+        return found
+
+    assert count_all(8, 8, 3) == [8, 8, 3]
+    assert count_all(1, 1, 1) == [8, 8, 8]
+    assert count_all(16, 16, 10) == [8, 8, 8]
+
+
+def test_batches_of_two_loaders_that_one_forward_takes_up_count_together() -> None:
+    count = samples.SampleCount(None)
+    count.note_fetch(0, 16)
+    count.note_fetch(1, 112)
+    count.note_forward(1, (torch.zeros(240, 3),), {})
+    assert count.close_step() == 128
 
 
 def test_steps_between_two_decisions_are_kept_end_to_end() -> None:
