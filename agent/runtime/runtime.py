@@ -19,7 +19,6 @@ from .link.environment import Environment
 from .link.exchange import PeerLost
 from .link.rank_output import say
 from .link.trouble import describe_trouble
-from .loading.script_loaders import ScriptLoaders
 from .observe.clock import is_capturing
 from .observe.recorder import FORWARD, INTERRUPTED, multiply_loss
 from .observe.sharded import count_sharers, explain_unknown, find_kind, find_sharded_roots
@@ -27,6 +26,7 @@ from .observe.unwrapped import find_trouble
 from .private_torch import GET_LOG, explain_unusable
 from .races.parts import RankParts, leave_exchange, leave_group, read_exposed_s
 from .rank_process import FAILED, RankProcess
+from .script_loaders import ScriptLoaders
 from .steering.conversation import Conversation, OnlineTuning
 from .steering.production import Production
 from .steering.steering import Steering

@@ -18,10 +18,9 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from .. import current, hooks, rank_process
+from .. import current, hooks, rank_process, script_loaders
 from .. import runtime as rank_runtime
 from ..link import beat
-from ..loading import script_loaders
 from ..observe import clock, models, precision, recorder, samples, shared_steps, steps
 from ..private_torch import ANY_ITERATOR, DYNAMO
 from ..untraced import skip_frames

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any, Callable
 
-from ..facts import count_batches, describe_loader
-from ..observe.recorder import DATA, INTERRUPTED, NEW_EPOCH
-from ..rank_process import RankProcess
-from ..untraced import untraced
-from .loader_source import find_batch_size
+from .facts import count_batches, describe_loader
+from .loading.loader_source import find_batch_size
+from .observe.recorder import DATA, INTERRUPTED, NEW_EPOCH
+from .rank_process import RankProcess
+from .untraced import untraced
 
 
 class ScriptLoaders:
