@@ -75,7 +75,9 @@ def describe_reduction(name: str, values: Mapping[str, Value], job: Job) -> str:
     dtype = DTYPES[str(values["fp16_allreduce_dtype"])] if values["fp16_allreduce"] else "None"
     return (
         f"Apply by hand: give each fully_shard(...) mp_policy=MixedPrecisionPolicy(reduce_dtype={dtype}); the model is "
-        "sharded, and DistributedDataParallel's hooks do not act on it."
+        "sharded, and DistributedDataParallel's hooks do not act on it. Where the script accumulates gradients "
+        "(set_requires_gradient_sync(False)), that policy also adds the micro-batches up in 16 bits, each with a "
+        "rounding of its own; `advisor run` does not, and only that was measured."
     )
 
 

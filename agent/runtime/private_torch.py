@@ -247,7 +247,9 @@ BACKWARD_STATES = Private(_STATES, "_states_to_backward_prefetch", _AHEAD, (2, 5
 GATHER_CONTEXT = Private(_GROUPS, "comm_ctx", "see what a sharded model communicates", (2, 3))
 FORWARD_ORDER = Private(_GROUPS, "post_forward_order", _AHEAD, (2, 3))
 GATHERED = Private(_GROUPS, "_all_gather_result", _AHEAD, (2, 3))
-CHOOSE_FORMATS = Private(_GROUPS, "_init_mp_dtypes", "reduce a sharded model's gradients in 16 bits", (2, 3))
+_WIRE = "reduce a sharded model's gradients in 16 bits"
+REDUCTION_FORMAT = Private(_GROUPS, "_reduce_dtype", _WIRE, (2, 3))
+ADDS_COPIES = Private(_GROUPS, "all_reduce_grads", _WIRE, (2, 3))
 SCATTER_BUFFERS = Private(
     _GROUPS, "reduce_scatter_max_input_buffers", "keep several reductions under way", (2, 13)
 )

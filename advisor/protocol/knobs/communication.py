@@ -317,7 +317,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         default=False, effect=Effect.NUMERIC, switch=Switch.HOT,
         same_meaning=True,
         meaning="Send gradients in 16 bits: half the bytes, rounded gradients.",
-        realised="A compressing communication hook; where fully_shard shards, its reduce_dtype.",
+        realised="A compressing communication hook; where fully_shard shards, the format in which it "
+        "reduces; micro-batches are added up in the script's own before that, as under DistributedDataParallel.",
         paddle_field="fp16_allreduce",
         unavailable_because=_half_unavailable,
         rule=lambda _: (Rule(True, "Halves the bytes on the wire where communication is exposed."),),
@@ -330,7 +331,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         needs="fp16_allreduce",
         same_meaning=True,
         meaning="The 16-bit type of fp16_allreduce: fp16 has more digits, bf16 more range.",
-        realised="The type the hook compresses to, or fully_shard's reduce_dtype. Paddle's is always fp16.",
+        realised="The type the hook compresses to, or the one that fully_shard reduces in. Paddle's is always fp16.",
         unavailable_because=_half_unavailable, inactive_because=_half_dtype_idle,
     ),
 )  # fmt: skip

@@ -184,7 +184,7 @@ def test_reductions_in_sixteen_bits_are_offered_where_the_script_has_none(
     [
         ("FORWARD_STATES", Prefetching, {"sharding_forward_prefetch", "sharding_backward_prefetch"}),
         ("FORWARD_ORDER", Prefetching, {"sharding_forward_prefetch", "sharding_backward_prefetch"}),
-        ("CHOOSE_FORMATS", GradientScatter, {"fp16_allreduce", "fp16_allreduce_dtype"}),
+        ("REDUCTION_FORMAT", GradientScatter, {"fp16_allreduce", "fp16_allreduce_dtype"}),
         ("SEPARATE_SCATTER", GradientScatter, {"sharding_separate_reduction"}),
         ("SCATTER_BUFFERS", GradientScatter, {"sharding_reduce_buffers"}),
         ("REDUCTION_BUFFERS", GradientScatter, {"sharding_group_memory"}),
@@ -213,3 +213,53 @@ def test_a_model_without_shards_is_refused_what_acts_on_them(alone: None) -> Non
         "The model is not sharded: every rank holds all parameters all the time."
     }
     assert "not sharded" not in refusals.get("fp16_allreduce", "")
+
+
+def accumulate(model: Any) -> torch.Tensor:
+    """The first layer's gradient of 18 micro-batches, the last of which reduces; a large one comes first."""
+    for part in range(18):
+        model.set_requires_gradient_sync(part == 17)
+        model(torch.full((1, 4), 512.0 if part == 0 else 1.0)).sum().backward()
+    gradient: torch.Tensor = model[0].weight.grad.to_local().clone()
+    model.zero_grad()
+    return gradient
+
+
+@pytest.mark.parametrize(
+    "policy", [MixedPrecisionPolicy(), MixedPrecisionPolicy(torch.bfloat16, torch.float32)]
+)
+def test_micro_batches_are_added_up_in_the_scripts_format_and_rounded_once(policy: Any, alone: None) -> None:
+    torch.manual_seed(0)
+    model, lever = shard(layers=1, mp_policy=policy), GradientScatter(CPU)
+    training = Training([], [], sharded=[model])
+    assert "fp16_allreduce" not in lever.list_refusals(training)
+    lever.observe(training)
+    model.zero_grad()
+    own = accumulate(model)
+    lever.switch({"fp16_allreduce": True, "fp16_allreduce_dtype": "bf16"}, training)
+    assert torch.equal(accumulate(model), own.bfloat16().float())
+    assert not torch.equal(own, own.bfloat16().float())
+    lever.switch({}, training)
+    assert torch.equal(accumulate(model), own)
+
+
+def test_sixteen_bits_are_not_in_force_where_copies_add_reduced_micro_batches_up(alone: None) -> None:
+    model = shard(mesh=dist.device_mesh.init_device_mesh("cpu", (1, 1), mesh_dim_names=("copies", "shards")))
+    lever, training = GradientScatter(CPU), Training([], [], sharded=[model])
+    lever.list_refusals(training)
+    lever.observe(training)
+    lever.switch({"fp16_allreduce": True}, training)
+    scatter = next(name for name in watch_names() if hasattr(dist, name))
+    for adds_copies in (False, True):
+        model.set_requires_all_reduce(adds_copies)
+        lever.begin_timing()
+        lever.before_forward(model)
+        getattr(dist, scatter)(
+            torch.zeros(1).half(), torch.zeros(1).half()
+        )  # one rank alone scatters nothing
+        lever.after_backward()
+        evidence = lever.prove()
+        told = evidence.consumed if adds_copies else evidence.not_consumed
+        assert ("1 of 1 reductions" if adds_copies else "each of these additions would round") in told[
+            "fp16_allreduce"
+        ]

@@ -14,11 +14,18 @@ torch = pytest.importorskip("torch")
 
 from fleet_advisor_runtime.levers.computation.mixed_precision import are_finite, to_float32  # noqa: E402
 from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
-from fleet_advisor_runtime.levers.reduction.adaptive_local_sgd import choose_interval  # noqa: E402
+from fleet_advisor_runtime.levers.micro_batches.micro_batches import MicroBatches  # noqa: E402
+from fleet_advisor_runtime.levers.micro_batches.split_forward import SplitForward  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.adaptive_local_sgd import AdaptiveLocalSgd, choose_interval  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.gradient_merge import GradientMerge  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.local_sgd import LocalSgd  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.step_gate import StepGate  # noqa: E402
+from fleet_advisor_runtime.observe.clock import CpuClock  # noqa: E402
 from fleet_advisor_runtime.observe.precision import ScriptPrecision  # noqa: E402
 from fleet_advisor_runtime.observe.recorder import multiply_loss  # noqa: E402
 from fleet_advisor_runtime.races.snapshot import TrainingSnapshot  # noqa: E402
+
+from tests.unit.runtime.lone_rank import open_lone_rank  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -38,6 +45,28 @@ def test_the_interval_follows_loss_and_learning_rate_up_to_sixteen(
     initial: int, first: tuple[float, float], now: tuple[float, float], chosen: int
 ) -> None:
     assert choose_interval(initial, first, now, current=5) == chosen
+
+
+@pytest.mark.parametrize("delays", [False, True])
+def test_steps_without_reduction_are_refused_where_a_hook_reduces_in_every_backward(delays: bool) -> None:
+    with open_lone_rank():
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        names = {
+            "delay_all_reduce_named_params": [*net.named_parameters()][:1],
+            "param_to_hook_all_reduce": net[0].weight,
+        }
+        ddp = torch.nn.parallel.DistributedDataParallel(net, **names if delays else {})
+        training = Training([ddp], [])
+        clock = CpuClock()
+        for lever in (
+            LocalSgd(clock),
+            AdaptiveLocalSgd(clock),
+            GradientMerge(),
+            MicroBatches(SplitForward()),
+        ):
+            refusals = lever.list_refusals(training)
+            assert set(refusals) == (set(lever.knobs) if delays else set())
+            assert all("delay_all_reduce_named_params" in why for why in refusals.values())
 
 
 @pytest.mark.parametrize("with_scheduler", [False, True])

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 import torch
 
 from ...private_torch import COMPILED_CALL, FORWARD_HOOKS, is_batch_norm
+from ..reduction.reduction_proof import explain_delay
 from ..script_compilation import is_compiled_by_script
 from .batch_parts import (
     MEAN,
@@ -48,6 +49,8 @@ class Finding:
 
 def explain_no_split(ddp: Any) -> str:
     """Why this model's batch is not computed in parts; "" where only a check can tell."""
+    if delay := explain_delay(ddp):
+        return f"{delay}, in every part of a batch and without waiting for it."
     for name, module in ddp.module.named_modules():
         kind = type(module).__name__
         if is_batch_norm(module):

@@ -9,7 +9,7 @@ import torch
 from ...observe.torchrec import has_tables
 from ...private_torch import IN_BACKWARD
 from ..lever import Evidence, Lever, Training, read_count, read_switch
-from .reduction_proof import ReductionPause
+from .reduction_proof import ReductionPause, explain_no_pause
 
 _SAMPLES = 2
 """Parameters, the smallest, whose gradients show whether the script changes any before it steps."""
@@ -196,7 +196,7 @@ def explain_no_merge(training: Training) -> str:
             "The script scales its loss with a GradScaler, which unscales gradients at every step: merged ones would "
             "be unscaled several times. Accumulate in the script instead."
         )
-    return explain_no_gate(training)
+    return explain_no_pause(training) or explain_no_gate(training)
 
 
 def explain_no_gate(training: Training) -> str:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ...observe.clock import Clock
 from ...private_torch import MODULE_PARAMETERS
 from ..lever import Evidence, Lever, Training, read_count, read_switch
-from .reduction_proof import ReductionPause
+from .reduction_proof import ReductionPause, explain_no_pause
 
 CHUNK_BYTES = 25 * 1024 * 1024
 
@@ -40,6 +40,10 @@ class LocalSgd(Lever):
         self._values: Mapping[str, Any] = {}
         self._rejected: Dict[str, str] = {}
         self._averagings = 0
+
+    def list_refusals(self, training: Training) -> Dict[str, str]:
+        sentence = explain_no_pause(training)
+        return dict.fromkeys(self.knobs, sentence) if sentence else {}
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         switch, interval, begin = self.knobs

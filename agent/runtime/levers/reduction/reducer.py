@@ -18,6 +18,7 @@ from ...private_torch import BUCKET_CONFIG, FORGET_PASS, HAS_REBUILT
 from ..buckets.bucket_plan import BATCHED, BucketPlan
 from ..lever import RelaunchNeeded
 from .reduction_hook import reduce_bucket
+from .reduction_proof import explain_delay
 
 SAMPLED_ITERATIONS = 11
 """DDP times a new reducer's first ten iterations whatever the sample rate, and on CUDA waits for the device then."""
@@ -30,8 +31,8 @@ def explain_no_rebuild(ddp: Any) -> Optional[str]:
         return "torch.compile's python_reducer mode keeps no bucket plan that could be changed in a live process."
     if getattr(ddp, "mixed_precision", None) is not None:
         return "DistributedDataParallel(mixed_precision=…) keeps state in its reducer that cannot be carried over."
-    if private_torch.DELAYS_ALL.find(ddp) or private_torch.DELAYED.find(ddp):
-        return "The script delays all-reduces of some parameters (delay_all_reduce_named_params)."
+    if delay := explain_delay(ddp):
+        return f"{delay}, by a hook that knows no buckets."
     if any(map(private_torch.IN_BACKWARD.is_in, private_torch.MODULE_PARAMETERS.of(ddp))):
         return "The optimizer runs inside backward (apply_optimizer_in_backward), tied to this reducer."
     if not private_torch.HOOKS.is_in(ddp) and has_own_hook(ddp) and _find_builtin_hook(ddp) is None:

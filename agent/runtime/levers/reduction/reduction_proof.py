@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Tuple
 
+from ... import private_torch
+from ..lever import Training
 from . import reduction_plan
 from .low_rank_reduction import LowRankReduction
 from .reduction_plan import ReductionPlan
@@ -50,6 +52,23 @@ def judge(knob: str, plan: ReductionPlan, counts: Mapping[str, List[int]]) -> Tu
         return True, "The value equals the baseline's: gradients travel as they are."
     sentence = f"{counts['converted'][0]} of {total} buckets travelled as {plan.wire_format}."
     return counts["converted"][0] > 0, sentence
+
+
+def explain_delay(ddp: Any) -> str:
+    """That a hook beside its reducer reduces gradients of this model: the beginning of a sentence or ""."""
+    if private_torch.DELAYS_ALL.find(ddp) or private_torch.DELAYED.find(ddp):
+        return "The script delays all-reduces of some parameters (delay_all_reduce_named_params)"
+    return ""
+
+
+def explain_no_pause(training: Training) -> str:
+    """Why the reduction of a step cannot be left out in this script; "" when it can."""
+    delay = next(filter(None, map(explain_delay, training.replicas)), "")
+    return (
+        f"{delay}: DistributedDataParallel reduces those in every backward, in no_sync() too."
+        if delay
+        else ""
+    )
 
 
 class ReductionPause:

@@ -23,6 +23,9 @@ class ScatterWatch:
         """That each reduction went over."""
         self.most_under_way = 0
         """Reductions whose buffers were kept at once, the next one's with them."""
+        self.is_partial = False
+        """Whether copies of the model (HSDP) keep what was reduced for a later sum over them."""
+        self._groups = groups
         self._contexts = list({id(c): c for c in map(private_torch.GATHER_CONTEXT.of, groups)}.values())
         self._own: Dict[str, Callable[..., Any]] = {}
 
@@ -43,6 +46,8 @@ class ScatterWatch:
             if tensors:
                 self.formats.append(tensors[0].dtype)
                 self.process_groups.append(kwargs.get("group"))
+                if not all(private_torch.ADDS_COPIES.find(group, True) for group in self._groups):
+                    self.is_partial = True
                 self.most_under_way = max(self.most_under_way, 1 + self._count_under_way())
             return scatter(*args, **kwargs)
 

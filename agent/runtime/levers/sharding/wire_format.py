@@ -1,8 +1,7 @@
-"""fp16_allreduce of sharded models: the reduce_dtype of fully_shard's mixed precision, changed in place."""
+"""fp16_allreduce of sharded models: the format in which fully_shard reduces, changed in place."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
@@ -17,14 +16,18 @@ KNOBS = ("fp16_allreduce", "fp16_allreduce_dtype")
 
 
 class WireFormat:
-    """What was reduced in the script's own number format travels in 16 bits and comes back in the parameters' own."""
+    """What was reduced in the script's own number format travels in 16 bits and comes back in the parameters' own.
+
+    Only the format of the reduction is changed, not the policy: by a policy's reduce_dtype fully_shard also adds up the
+    micro-batches that it does not reduce yet, and in 16 bits each of those additions would round.
+    """
 
     knobs = KNOBS
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._own: List[Tuple[Any, Any]] = []
-        """Each group with the script's own mixed precision."""
+        """Each group with the format in which the script's own policy has it reduce; None where it converts nothing."""
         self._unsupported: Dict[str, str] = {}
         self._wanted: Optional[str] = None
         self._is_changed = False
@@ -34,7 +37,8 @@ class WireFormat:
         return {} if sentence is None else dict.fromkeys(KNOBS, sentence)
 
     def _explain_no_format(self, groups: List[Any]) -> Optional[str]:
-        missing = (private_torch.explain_missing(group, (private_torch.CHOOSE_FORMATS,)) for group in groups)
+        names = (private_torch.REDUCTION_FORMAT, private_torch.ADDS_COPIES)
+        missing = (private_torch.explain_missing(group, names) for group in groups)
         sentence = next(filter(None, missing), None)
         if sentence is not None:
             return sentence
@@ -47,7 +51,7 @@ class WireFormat:
         return None
 
     def observe(self, groups: List[Any]) -> Dict[str, Any]:
-        self._own = [(group, group.mp_policy) for group in groups]
+        self._own = [(group, private_torch.REDUCTION_FORMAT.find(group)) for group in groups]
         return {"fp16_allreduce": False, "fp16_allreduce_dtype": "fp16"}
 
     def switch(self, values: Mapping[str, Any], roots: List[Any]) -> Dict[str, str]:
@@ -55,9 +59,7 @@ class WireFormat:
         self._wanted, rejected = read_format(values, self._unsupported)
         if self._wanted is not None or self._is_changed:
             for group, own in self._own:
-                half = DTYPES.get(self._wanted or "")
-                group.mp_policy = own if half is None else dataclasses.replace(own, reduce_dtype=half)
-                private_torch.CHOOSE_FORMATS.of(group)()
+                private_torch.REDUCTION_FORMAT.set(group, DTYPES.get(self._wanted or "", own))
         self._is_changed = self._wanted is not None
         return rejected
 
@@ -67,6 +69,11 @@ class WireFormat:
         if self._wanted is None:
             own = sum(kind not in DTYPES.values() for kind in watch.formats)
             return own == total, f"{own} of {total} reductions travelled in the script's own number format."
+        if watch.is_partial:
+            return False, (
+                "The script adds micro-batches up after it has reduced them (set_requires_all_reduce(False)), and "
+                "fully_shard does that in the reduction's format: in 16 bits each of these additions would round."
+            )
         found = watch.formats.count(DTYPES[self._wanted])
         return 0 < found == total, f"{found} of {total} reductions travelled as {self._wanted}."
 
