@@ -14,6 +14,7 @@ from torch.futures import Future, collect_all
 from . import transport
 from .model import Model, build_table
 from .placement import Block
+from .reduction import Reduction
 from .server import Answer, Push, count_bytes
 
 
@@ -93,9 +94,11 @@ class Servers:
         model: Model,
         homes: Sequence[tuple[Block, int]],
         leader: int,
+        reduction: Reduction,
     ) -> None:
         """`homes` holds each block with its server; `leader` is the trainer that adds up for its node, or `number`."""
         self._options, self._number, self._model, self._leader = options, number, model, leader
+        self._reduction = reduction
         self._blocks = [
             [block for block, home in homes if home == server] for server in range(options.servers)
         ]
@@ -204,7 +207,7 @@ class Hybrid(Servers):
         """Sum up the gradients over all trainers while the rows are under way."""
         self._unpushed += 1
         answered = self._push(None, ids, row_gradients)
-        self.dense_bytes += reduce_gradients(self._options, self._model, self._wire)
+        self.dense_bytes += reduce_gradients(self._options, self._model, self._wire, self._reduction)
         self._take(answered)
         return True
 
@@ -212,8 +215,8 @@ class Hybrid(Servers):
 class Collective:
     """Every trainer holds everything; rows that were touched are gathered, or the whole table is summed up."""
 
-    def __init__(self, options: argparse.Namespace, model: Model) -> None:
-        self._options, self._model = options, model
+    def __init__(self, options: argparse.Namespace, model: Model, reduction: Reduction) -> None:
+        self._options, self._model, self._reduction = options, model, reduction
         self._wire = torch.float16 if options.wire == 16 else torch.float32
         self._table = build_table(options) if model.table is None else model.table
         self.steps = self.dense_bytes = 0
@@ -226,7 +229,7 @@ class Collective:
     def exchange(self, ids: torch.Tensor, row_gradients: torch.Tensor) -> bool:
         """Sum up the gradients over all trainers."""
         options = self._options
-        self.dense_bytes += reduce_gradients(options, self._model, self._wire)
+        self.dense_bytes += reduce_gradients(options, self._model, self._wire, self._reduction)
         if self._model.table is None:
             ids, rows = gather_rows(ids, row_gradients.to(self._wire), options.trainers)
             self._table.index_add_(0, ids, rows.float() / options.trainers, alpha=-options.learning_rate)
@@ -238,10 +241,12 @@ class Collective:
         return self._table
 
 
-def reduce_gradients(options: argparse.Namespace, model: Model, wire: torch.dtype) -> int:
+def reduce_gradients(
+    options: argparse.Namespace, model: Model, wire: torch.dtype, reduction: Reduction
+) -> int:
     """Step with the mean of all trainers' gradients; return the bytes that one of them gave."""
     total = model.gradient.to(wire)
-    dist.all_reduce(total)
+    reduction.add_up(total)
     model.values.add_(total.float() * (1 / options.trainers), alpha=-options.learning_rate)
     return count_bytes(total)
 

@@ -39,7 +39,13 @@ def _describe() -> argparse.ArgumentParser:
     how.add_argument("--table", choices=("rows", "dense"), default="rows", help="what of the table travels")
     how.add_argument("--prefetch", type=int, choices=(0, 1), default=0, help="rows of the next batch")
     how.add_argument("--wire", type=int, choices=(32, 16), default=32, help="bits of a number that travels")
-    how.add_argument("--reduce-in-node", type=int, choices=(0, 1), default=0, help="before the servers")
+    how.add_argument(
+        "--reduce-in-node",
+        type=int,
+        choices=(0, 1),
+        default=0,
+        help="one trainer of each node sends the sum of all of them",
+    )
     how.add_argument("--rpc-threads", type=int, default=8, help="that answer messages, in each process")
 
     what = parser.add_argument_group("what is trained")
@@ -121,7 +127,7 @@ def list_idle(options: argparse.Namespace) -> dict[str, str]:
     """Return each option that changes nothing beside the others, with the reason."""
     idle = {}
     if options.architecture == "collective":
-        names = ("servers", "place", "placement", "min_block", "prefetch", "reduce_in_node", "rpc_threads")
+        names = ("servers", "place", "placement", "min_block", "prefetch", "rpc_threads")
         idle |= dict.fromkeys(names, "A collective architecture has no servers.")
     if options.architecture == "hybrid":
         idle |= dict.fromkeys(

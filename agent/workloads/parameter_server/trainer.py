@@ -16,6 +16,7 @@ from .exchanges import Collective, Hybrid, NodeSum, Servers
 from .model import Batches, Model
 from .options import list_idle
 from .placement import Block, choose_servers, cut_into_blocks, find_largest_share, lay_out_nodes
+from .reduction import Reduction
 from .server import Server
 
 _PRACTICE = 9
@@ -50,15 +51,16 @@ def train(options: argparse.Namespace, number: int, stores: Sequence[str]) -> No
         options.trainers, options.servers, options.nodes, options.trainer_nodes, options.place
     )
     mates = [trainer for trainer, node in enumerate(nodes) if node == nodes[number]]
+    reduction = Reduction(nodes, number, bool(options.reduce_in_node))
     has_servers = options.architecture != "collective"
     if has_servers:
         kind = Hybrid if options.architecture == "hybrid" else Servers
-        exchange = kind(options, number, model, place_blocks(options, model), mates[0])
+        exchange = kind(options, number, model, place_blocks(options, model), mates[0], reduction)
         node_sum = NodeSum(mates, exchange)
         members = options.trainers + options.servers
         transport.connect(f"trainer{number}", number, members, stores[0], options, node_sum)
     else:
-        exchange = Collective(options, model)
+        exchange = Collective(options, model, reduction)
     dist.init_process_group(
         "gloo", init_method=f"tcp://{stores[1]}", rank=number, world_size=options.trainers
     )

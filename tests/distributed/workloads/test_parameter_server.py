@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 
+from advisor.local.record import free_port
 from agent.workloads.parameter_server import transport
 
 pytestmark = pytest.mark.distributed
@@ -100,6 +101,31 @@ def test_every_architecture_and_mode_learns_what_it_should(tmp_path: Path) -> No
     told = next(line for line in lines["summed"] if "facts" in line)
     assert told["facts"]["parameter_servers"]["server_nodes"] == [0, 0]
     assert set(told["no_effect"]) == {"geo_k"}
+
+
+def test_trainers_of_two_nodes_are_summed_up_in_each_node_first(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "agent.workloads.parameter_server", *SIZE, "--architecture", "collective"]
+    words += ["--trainers", "4", "--batch", "16", "--steps", "6", "--nodes", "2", "--trainer-nodes", "2"]
+    words += [
+        "--master-port",
+        str(free_port()),
+        "--reduce-in-node",
+        "1",
+        "--save",
+        str(tmp_path / "two levels"),
+    ]
+    other = subprocess.Popen([*words, "--node-rank", "1"])
+    done = subprocess.run(
+        [*words, "--node-rank", "0"], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert other.wait(timeout=PATIENCE_S) == 0
+    told = next(line for line in map(json.loads, done.stdout.splitlines()) if "facts" in line)
+    assert told["facts"]["parameter_servers"]["trainer_nodes"] == [0, 0, 1, 1]
+    assert "reduce_in_node" not in told["no_effect"]
+    learnt, _ = train_in_turn(tmp_path, {"one process": "--architecture collective --trainers 1 --batch 64"})
+    saved = torch.load(tmp_path / "two levels")
+    found = torch.cat([saved["values"][:3169], saved["table"].flatten()])
+    torch.testing.assert_close(found, learnt["one process"], atol=1e-7, rtol=1e-5)
 
 
 def test_a_killed_server_ends_every_role_with_its_name() -> None:
