@@ -6,13 +6,14 @@ from advisor.cli.views.wording import EFFECT_WORDS
 from advisor.protocol.answers.forecast import SetupForecast
 from advisor.protocol.gains import spell_share
 from advisor.protocol.kinds import Effect
+from advisor.protocol.nodes.cluster import spell_memory
 from advisor.protocol.training.parameter_servers import Architecture, Mode, ServerSetup, TableKind
 
-_HEAD = ("setup", "placement", "fullest", "step")
+_HEAD = ("setup", "placement", "fullest", "a node holds", "step")
 
 
 def render_setups(setups: Sequence[SetupForecast], today: str = "today") -> str:
-    """Return a table as plain text, fastest first; `today` is what the setup is called that others are held against."""
+    """Return a table as plain text; `today` is what the setup is called that others are held against."""
     before = next(told.step_time_s for told in setups if not told.changes)
     rows = [(*_HEAD, f"against {today}", "")]
     for told in setups:
@@ -21,9 +22,10 @@ def render_setups(setups: Sequence[SetupForecast], today: str = "today") -> str:
                 _name(told.setup),
                 _describe_placement(told.setup),
                 "" if told.largest_share is None else spell_share(told.largest_share),
+                spell_memory(told.node_bytes),
                 f"{told.step_time_s * 1e3:.1f} ms",
                 f"{before / told.step_time_s:.2f} x" if told.changes else today,
-                "" if told.effect is Effect.EXACT else EFFECT_WORDS[told.effect],
+                _say_caveat(told),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -40,9 +42,17 @@ def _name(setup: ServerSetup) -> str:
         parts.append(f"every {setup.geo_k} steps" if setup.mode is Mode.GEO else "not waiting for each other")
     if setup.table is TableKind.DENSE:
         parts.append("table as a dense variable")
+    if setup.reduce_in_node:
+        parts.append("summed in nodes first")
     if setup.wire != 32:
         parts.append(f"{setup.wire} bits")
     return ", ".join(parts)
+
+
+def _say_caveat(told: SetupForecast) -> str:
+    if not told.fits:
+        return "does not fit"
+    return "" if told.effect is Effect.EXACT else EFFECT_WORDS[told.effect]
 
 
 def _describe_placement(setup: ServerSetup) -> str:

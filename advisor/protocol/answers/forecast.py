@@ -29,6 +29,10 @@ class SetupForecast(Message):
     """Share of the dense elements on the fullest server; None where servers hold none."""
     step_time_s: float
     """Predicted step time."""
+    node_bytes: float = 0.0
+    """Memory that the fullest node needs at least: parameters and gradients, without what an optimizer keeps."""
+    fits: bool = True
+    """Whether a node has that memory, as far as it is known."""
 
 
 class Forecast(Message):
@@ -55,4 +59,5 @@ class Forecast(Message):
     caveat: str = ""
     """How far this reaches beyond what was measured."""
     setups: tuple[SetupForecast, ...] = ()
-    """Of a training with parameter servers: today's setup there, and others, fastest first. Empty for others."""
+    """Of a training with parameter servers: today's setup there, and others. First what learns the same, last what no
+    memory holds, each part fastest first. Empty for others."""

@@ -19,6 +19,8 @@ from advisor.tuning.explain.cases import list_compared, make_told_case
 from advisor.tuning.explain.server_forecast import (
     choose_setup,
     compare_architectures,
+    describe_memory,
+    describe_waiting,
     fit_servers,
     list_setups,
     move,
@@ -105,9 +107,10 @@ def _forecast_servers(
     there_bits = asked.bits_per_s or bits_per_s
     moved = move(today, asked.nodes, asked.batch)
     there = replace(model, bytes_per_s=there_bits / 8)
+    memory_bytes = min((n.memory_bytes for n in state.space.context.cluster.nodes), default=math.inf)
     setups = tuple(
         told.model_copy(update={"step_time_s": told.step_time_s * measured_s / here_s})
-        for told in list_setups(moved, there)
+        for told in list_setups(moved, there, memory_bytes)
     )
     grown, faster = len(moved.trainer_nodes) / len(today.trainer_nodes), there_bits / bits_per_s
     is_far = max(grown, asked.batch, 1 / asked.batch, faster, 1 / faster) > _FAR
@@ -129,11 +132,16 @@ def _forecast_servers(
         high=rate * (1 + band),
         scaling_efficiency=min(1.0, silent_s / chosen.step_time_s),
         caveat=" ".join(
-            [
-                compare_architectures(setups, job.spec.allow, band),
-                _reservations(job, len(set(today.trainer_nodes)), nodes, asked, model.residual),
-            ]
-        ).strip(),
+            filter(
+                None,
+                (
+                    compare_architectures(setups, job.spec.allow, band),
+                    describe_waiting(setups, band),
+                    describe_memory(setups, memory_bytes),
+                    _reservations(job, len(set(today.trainer_nodes)), nodes, asked, model.residual),
+                ),
+            )
+        ),
         setups=setups,
     )
 

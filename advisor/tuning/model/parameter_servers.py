@@ -17,11 +17,14 @@ from advisor.protocol.training.parameter_servers import (
     ParameterServers,
     ServerPlace,
     TableKind,
+    Variable,
 )
 from advisor.tuning.model.collectives import flat_ring
 from advisor.tuning.model.placement import share_out
 
 _ID_BYTES = 8
+_NUMBER_BYTES = 4
+"""Of a number in memory, whatever travels."""
 _SLOWNESS_SPREAD = 0.05
 """How far a link's seconds per byte may lie from its rate's, as a share: headers, bursts, streams that meet."""
 _MISS = 0.05
@@ -81,20 +84,13 @@ def lay_out(job: ParameterServers) -> ParameterServers:
 def find_traffic(job: ParameterServers) -> Traffic:
     """Return what a step moves; a table's rows lie evenly on the servers, as `id % servers` does."""
     as_rows, homes = job.table is TableKind.ROWS and job.table_rows > 0, job.server_nodes
-    table = (
-        ((TABLE, job.table_rows * job.table_width, job.table_width),)
-        if job.table_rows and not as_rows
-        else ()
-    )
-    dense, number = (*job.variables, *table), job.wire / 8
+    dense, number = _list_dense(job), job.wire / 8
     elements = sum(variable[1] for variable in dense)
     # Who sends: every trainer, or one of each node for all of it.
     on_node = Counter(job.trainer_nodes)
     senders = dict.fromkeys(on_node, 1) if job.reduce_in_node else dict(on_node)
     count = sum(senders.values())
-    held: tuple[int, ...] = ()
-    if job.architecture is Architecture.SERVERS and homes:
-        held = share_out(dense, len(homes), job.min_block, job.placement)
+    held = _share_dense(job)
     touched: dict[int, float] = {}
     if as_rows and homes:
         each = {node: job.rows_per_step * on_node[node] / sent for node, sent in senders.items()}
@@ -107,7 +103,7 @@ def find_traffic(job: ParameterServers) -> Traffic:
         reduced = flat_ring(count, len(on_node), lockstep=True).wire * elements * number
     if job.architecture is Architecture.COLLECTIVE and as_rows and len(on_node) > 1:
         # Everybody's rows and ids reach everybody: an allgather.
-        reduced += (count - 1) * job.rows_per_step * (row + _ID_BYTES)
+        reduced += (len(job.trainer_nodes) - 1) * job.rows_per_step * (row + _ID_BYTES)
     both = [
         exchanged.trainers.get(node, 0.0)
         + exchanged.servers.get(node, 0.0)
@@ -126,6 +122,38 @@ def find_traffic(job: ParameterServers) -> Traffic:
         alone=own / count,
         largest_share=max(held) / elements if held and elements else None,
     )
+
+
+def find_node_bytes(job: ParameterServers) -> float:
+    """Return the memory that the fullest node needs at least: values, and a trainer's own dense gradients.
+
+    What an optimizer keeps, activations, and the processes themselves come on top.
+    """
+    table = job.table_rows * job.table_width * _NUMBER_BYTES
+    dense = sum(variable[1] for variable in _list_dense(job)) * _NUMBER_BYTES
+    rows = table if job.table is TableKind.ROWS else 0
+    trainer = 2.0 * dense + (rows if job.architecture is Architecture.COLLECTIVE else 0)
+    needed: defaultdict[int, float] = defaultdict(float)
+    for node in job.trainer_nodes:
+        needed[node] += trainer
+    held = _share_dense(job) or (0,) * len(job.server_nodes)
+    for node, elements in zip(job.server_nodes, held, strict=True):
+        needed[node] += elements * _NUMBER_BYTES + rows / len(held)
+    return max(needed.values())
+
+
+def _list_dense(job: ParameterServers) -> tuple[Variable, ...]:
+    """The variables that travel whole."""
+    if job.table is TableKind.ROWS or not job.table_rows:
+        return job.variables
+    return (*job.variables, (TABLE, job.table_rows * job.table_width, job.table_width))
+
+
+def _share_dense(job: ParameterServers) -> tuple[int, ...]:
+    """Dense elements on each server; nothing where servers hold none."""
+    if job.architecture is not Architecture.SERVERS or not job.server_nodes:
+        return ()
+    return share_out(_list_dense(job), len(job.server_nodes), job.min_block, job.placement)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,16 @@ def predict(
             min=0.0, metavar="SECONDS", help="What a trainer computes in a step.", rich_help_panel=FIGURES
         ),
     ] = 0.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="GIB",
+            help="Memory of a node, so that what does not fit is said.",
+            show_default="any",
+            rich_help_panel=FIGURES,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict throughput and the best strategy on another cluster or with another batch, from what a job measured.
@@ -105,15 +115,15 @@ def predict(
             raise typer.BadParameter(
                 "--batch is a multiple of a measured batch: give --ids and --compute of yours."
             )
-        setups, said = predict_from_figures(variables, table, ids, trainers, nodes, rate, compute)
+        setups, said = predict_from_figures(variables, table, ids, trainers, nodes, rate, compute, memory)
         if as_json:
             screen.print_json(setups)
         else:
             screen.print_text(f"{render_setups(setups, 'one server')}\n\n{said}")
         return
-    if table or ids or trainers or compute:
+    if table or ids or trainers or compute or memory:
         raise typer.BadParameter(
-            "--table, --ids, --trainers and --compute go with --variables: a job told its own."
+            "--table, --ids, --trainers, --compute and --memory go with --variables: a job told its own."
         )
     assert job is not None
     with look_at(os.environ) as client:

@@ -41,11 +41,16 @@ def read_variables(text: str) -> tuple[Variable, ...]:
 
 def predict_from_figures(
     variables: str, table: str | None, ids: int | None, trainers: int | None, nodes: int | None, rate: str | None,
-    compute_s: float,
+    compute_s: float, memory_gib: float | None,
 ) -> tuple[tuple[SetupForecast, ...], str]:  # fmt: skip
     """Return setups for such a model, against one server apart, and what to say of them. Raises BadParameter."""
     # The cost model's libraries are large: they load where they are used.
-    from advisor.tuning.explain.server_forecast import compare_architectures, list_setups
+    from advisor.tuning.explain.server_forecast import (
+        compare_architectures,
+        describe_memory,
+        describe_waiting,
+        list_setups,
+    )
     from advisor.tuning.model.parameter_servers import ServerModel, lay_out
 
     if rate is None:
@@ -79,12 +84,19 @@ def predict_from_figures(
             rows_per_step=rows * -math.expm1((ids or 0) * math.log1p(-1.0 / rows)) if rows > 1 else rows,
             trainer_nodes=tuple(trainer * nodes // count for trainer in range(count)),
             compute_s=compute_s,
+            reduce_in_node=count > nodes,  # As Fluid does with several GPUs of a node.
         )
     )
     model = ServerModel(bits_per_s / 8)
-    setups = list_setups(today, model)
-    said = compare_architectures(setups, Allow.EXACT, band_of(model.residual))
-    return setups, f"{said} {_FIGURES_ONLY}".strip()
+    memory_bytes = math.inf if memory_gib is None else memory_gib * 2**30
+    setups, band = list_setups(today, model, memory_bytes), band_of(model.residual)
+    said = (
+        compare_architectures(setups, Allow.EXACT, band),
+        describe_waiting(setups, band),
+        describe_memory(setups, memory_bytes),
+        _FIGURES_ONLY,
+    )
+    return setups, " ".join(filter(None, said))
 
 
 def _read_shape(option: str, text: str, example: str) -> tuple[int, ...]:
