@@ -1,11 +1,25 @@
-"""The questions that are asked about paths which a job names, and their answers here and now. Standard library only."""
+"""The questions that are asked about paths which a job names, and their answers here and now."""
 
+import json
 import os
 import shutil
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomli_w
+
+from advisor.protocol.training.key_files import read_tree, set_keys
+from advisor.protocol.training.yaml_keys import spell_tree
+
+if TYPE_CHECKING:
+    from advisor.protocol.base import Value  # which would load pydantic in the child that answers
+
+_LARGEST = 10 * 2**20
+"""Bytes of a configuration file that is read at most."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,23 @@ class Files:
                 may = [os.access(path, right) for right in (os.R_OK, os.W_OK, os.X_OK)]
                 return Directory(facts.st_mode & 0o7777, facts.st_uid, facts.st_gid, *may)
         return None
+
+    def change_keys(self, path: Path, values: "Mapping[str, Value]") -> tuple[str, str]:
+        """Return a configuration file's text with other values at dotted keys, and why there is none: one is empty."""
+        if not self.is_file(path):
+            return "", "the file of the job's own knobs does not exist on this node"
+        suffix = os.path.splitext(path)[1]
+        try:
+            tree = set_keys(read_tree(self.read_beginning(path, _LARGEST), suffix), values)
+            if suffix == ".toml" and isinstance(tree, dict):
+                return tomli_w.dumps(tree), ""
+            return json.dumps(tree, indent=2) if suffix == ".json" else spell_tree(tree), ""
+        except RecursionError:
+            return "", "it is nested too deeply to be changed"
+        except MemoryError:
+            return "", "it is too large to be changed"
+        except (ValueError, KeyError, TypeError) as error:
+            return "", str(error)
 
 
 DIRECT = Files()

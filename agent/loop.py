@@ -43,8 +43,9 @@ from agent.guard.account import find_account
 from agent.guard.blind_spot import find_blind_spot
 from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
 from agent.guard.launcher import sweep_leftovers
+from agent.guard.rank_folder import choose_temporary, remove_leftover_folders
 from agent.sessions.delivery import Delivery
-from agent.sessions.preparation import NodeContext, choose_temporary, remove_leftover_folders
+from agent.sessions.preparation import NodeContext
 from agent.sessions.session import SessionRun, name_session_dir
 from agent.sessions.spool import Spool
 from agent.settings import AgentSettings

@@ -46,7 +46,7 @@ def fill_words(
 def _list_places(assignment: Assignment, rendezvous: str, place: SessionPlace) -> dict[str, str]:
     host, port = split_rendezvous(rendezvous)
     return {
-        "strategy_file": str(place.session_dir / STRATEGY_FILE),
+        "strategy_file": str(place.agent_dir / STRATEGY_FILE),
         "results_file": str(place.session_dir / RESULTS_FILE),
         "node_rank": str(assignment.node_rank),
         "nodes": str(assignment.nnodes),
@@ -62,9 +62,8 @@ def build_with_values(
     environment: Mapping[str, str],
     values: Mapping[str, Value],
 ) -> Launch:
-    """Return the launch with these values of the knobs that the program is given, and write the strategy file."""
+    """Return the launch with these values of the knobs that the program is given, and the strategy file."""
     working_dir = find_working_dir(assignment, place.files)
-    (place.session_dir / STRATEGY_FILE).write_text(json.dumps(values))
     places = _list_places(assignment, rendezvous, place)
     variables = build_environment(assignment, place, environment)
     variables |= describe_in_environment(values) | {
@@ -82,7 +81,8 @@ def build_with_values(
     argv = fill_words(assignment, rendezvous, place, values)
     program = find_program(argv[0], working_dir, variables, place.files)
     script = find_script(argv[1:], working_dir, place.files)
-    return Launch((program, *argv[1:]), variables, working_dir, script, argv[1:])
+    files = {STRATEGY_FILE: json.dumps(values)}
+    return Launch((program, *argv[1:]), variables, working_dir, script, argv[1:], files=files)
 
 
 def find_program(name: str, working_dir: Path, variables: Mapping[str, str], files: Files) -> str:

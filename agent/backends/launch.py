@@ -3,13 +3,13 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.messages import Assignment
-from advisor.protocol.training.settling import list_unset
+from advisor.protocol.training.settling import list_unset, list_variables
 from agent.backends.rendezvous import find_interface, split_rendezvous
 from agent.errors import Unlaunchable
 from agent.files import DIRECT, Files
@@ -35,6 +35,8 @@ class Launch:
     script_arguments: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     """Sentences for the log."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What is laid out in the agent's part of the session's folder: the text of each file by its name there."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,19 @@ class SessionPlace:
     """Where on this node the session lives."""
 
     session_dir: Path
+    """The ranks' own folder."""
     control: Path
-    """Unix socket of the control channel."""
+    """Unix socket of the control channel, in the agent's part of the session's folder."""
     agent_marker: str
     session_marker: str
     runtime_script: Path
     files: Files = DIRECT
     """How what the job names is looked at."""
+
+    @property
+    def agent_dir(self) -> Path:
+        """Where the agent lays out what the ranks read; only it can write there."""
+        return self.control.parent
 
 
 def name_working_dir(assignment: Assignment) -> Path:
@@ -74,7 +82,8 @@ def build_environment(
     """Return the processes' environment: the agent's, the workload's, cold knobs, and the session's own variables."""
     unset = list_unset(assignment.workload.own, assignment.cold)
     inherited = {name: text for name, text in _inherit(environment).items() if name not in unset}
-    variables = {**inherited, **assignment.workload.environment}
+    own = list_variables(assignment.workload.own, assignment.cold)
+    variables = {**inherited, **assignment.workload.environment, **own}
     # torchrun leaves a folder in the temporary one for each launch that is ended; the session's own goes with it.
     variables.setdefault("PET_LOG_DIR", str(place.session_dir / "torchrun"))
     return variables | CATALOGUE.list_variables(_list_cold(assignment)) | _describe_session(assignment, place)

@@ -2,31 +2,37 @@
 
 Whatever a submitter names may be a named pipe, a device, another user's file, or lie on a file system that does not
 answer. So the agent looks at none of it itself: it asks a child, which has become that user, and which is killed when
-it does not answer or the agent is stopped. Standard library only; run as `python -m agent.guard.lookups`.
+it does not answer or the agent is stopped. Run as `python -m agent.guard.lookups`.
 
 Standard input and output: JSON lines, first the account, then a question and its answer by turns.
 """
 
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.errors import AgentStopped, Unlaunchable
 from agent.files import DIRECT, Directory, Files
 from agent.guard.account import Account, become
 from agent.guard.processes import AGENT_MARKER
 
+if TYPE_CHECKING:
+    from advisor.protocol.base import Value
+
 _LIMIT_S = 10.0
 """The longest that a session waits for answers, all together."""
 _STOP_CHECK_S = 0.1
+_MOST_BYTES = 2**30
+"""Memory that the child may take: what it reads may hold more than a file shows."""
 _PACKAGE_ROOT = Path(__file__).parents[2]
 
 
@@ -64,6 +70,10 @@ class Lookups(Files):
     def find_directory(self, path: Path) -> Directory | None:
         found = self._ask("find_directory", str(path))
         return Directory(**found) if found else None
+
+    def change_keys(self, path: Path, values: "Mapping[str, Value]") -> tuple[str, str]:
+        text, fault = self._ask("change_keys", str(path), dict(values))
+        return text, fault
 
     def close(self) -> None:
         """End the child; one that the kernel holds is left to itself."""
@@ -122,10 +132,10 @@ class Lookups(Files):
     def _start(self) -> "subprocess.Popen[bytes]":
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
-            "PYTHONPATH": str(_PACKAGE_ROOT),
+            "PYTHONPATH": os.pathsep.join([str(_PACKAGE_ROOT), *filter(None, sys.path)]),
             AGENT_MARKER: self._marker,
         }
-        # It needs nothing that is installed, and becomes the account by itself: that user may not find our Python.
+        # It loads all that it needs, and then becomes the account by itself: that user may not find our Python.
         child = subprocess.Popen(
             [sys.executable, "-S", "-m", "agent.guard.lookups"],
             stdin=subprocess.PIPE,
@@ -145,6 +155,7 @@ def main() -> None:
     """Answer until nothing more is asked."""
     account = json.loads(sys.stdin.buffer.readline())
     become(Account(**account) if account else None)
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
     for line in sys.stdin.buffer:
         question, *words = json.loads(line)
         try:

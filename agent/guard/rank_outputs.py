@@ -15,8 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from agent.guard.account import Account
+from agent.guard.rank_folder import open_socket
+
 SOCKET = "output"
-"""Name of the socket in the folder that the ranks may write to."""
+"""Name of the socket in the session's folder."""
 _LONGEST_LINE = 64 * 1024
 """Bytes after which a line is passed on without its end."""
 _CHUNK = 65536
@@ -75,20 +78,19 @@ class RankOutputs:
     """The pipes that came in so far, in the guard's own selector."""
 
     def __init__(
-        self, folder: Path, write: Callable[[bytes], None], selector: selectors.BaseSelector
+        self,
+        folder: Path,
+        write: Callable[[bytes], None],
+        selector: selectors.BaseSelector,
+        account: Account | None = None,
     ) -> None:
-        """Listen in `folder`. Raises OSError where that is not possible."""
+        """Listen in `folder` to the processes of `account`. Raises OSError where that is not possible."""
         self._write, self._selector = write, selector
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        path = folder / SOCKET
-        path.unlink(missing_ok=True)
-        self._socket.bind(str(path))
-        # The ranks may run as another user; the folder is theirs alone.
-        path.chmod(0o666)
+        self._socket = open_socket(folder, SOCKET, socket.SOCK_DGRAM, account)
         self._socket.setblocking(False)
         selector.register(self._socket, selectors.EVENT_READ)
         self._lines: dict[int, TaggedLines] = {}
-        self.path = path
+        self.path = folder / SOCKET
 
     def read(self, ready: set[int], now_s: float) -> None:
         """Take new pipes, pass on what the ready ones have, and lines that stayed without an end for a second."""

@@ -54,6 +54,8 @@ class Order:
     silence_s: float
     """The longest time without a sign of the agent's life, which names the next one: an agent that is stopped cannot
     fence its ranks itself."""
+    meeting_folder: str = ""
+    """The agent's folder in which the ranks find a socket for their output; empty: there is none."""
 
     def to_line(self) -> bytes:
         """Return the line for the shim's standard input: never its arguments, which everybody can read."""
@@ -149,11 +151,10 @@ def _listen_to_ranks(
     order: Order, output: int, log: LogWriter, selector: selectors.BaseSelector
 ) -> RankOutputs | None:
     """Tell the ranks where to bring pipes of their own; None where they have no folder, or no socket can be there."""
-    folder = order.environment.get("ADVISOR_SESSION_DIR")
-    if not folder:
+    if not order.meeting_folder:
         return None
     try:
-        ranks = RankOutputs(Path(folder), log.write, selector)
+        ranks = RankOutputs(Path(order.meeting_folder), log.write, selector, order.account)
     except OSError:
         return None
     order.environment[OUTPUT] = f"{ranks.path}:{os.fstat(output).st_ino}"

@@ -11,7 +11,7 @@ from advisor.protocol.training.launch_command import choose_injection
 from advisor.protocol.training.workload import Injection, Workload
 from agent.backends import BACKENDS
 from agent.backends.launch import SessionPlace
-from agent.backends.own_knobs import settle_assignment
+from agent.backends.own_knobs import place_copies, settle_assignment
 from agent.backends.rendezvous import offer_rendezvous
 from agent.guard.isolation import (
     choose_targets,
@@ -23,7 +23,7 @@ from agent.settings import RUNTIME_SCRIPT
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|(^|_)KEY", re.IGNORECASE)
 _PLACE = SessionPlace(
-    Path("/SESSION"),
+    Path("/SESSION/ranks"),
     Path("/SESSION/s"),
     agent_marker="AGENT",
     session_marker="SESSION",
@@ -66,9 +66,8 @@ def preview_launch(workload: Workload, environment: Mapping[str, str], work_dir:
     assignment = Assignment(
         session_id="SESSION", generation=1, job_id="JOB", node_rank=0, nnodes=1, workload=workload
     )
-    launch = BACKENDS[workload.kind].build_launch(
-        settle_assignment(assignment, _PLACE), offer_rendezvous("127.0.0.1"), _PLACE, environment
-    )
+    placed, _ = place_copies(settle_assignment(assignment), _PLACE)
+    launch = BACKENDS[workload.kind].build_launch(placed, offer_rendezvous("127.0.0.1"), _PLACE, environment)
     roots = list_scratch_roots(work_dir)
     roots[0].mkdir(parents=True, exist_ok=True)
     isolation = detect_isolation(roots)

@@ -8,17 +8,21 @@ import os
 import secrets
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from advisor.protocol.answers.strategy_file import read_strategy_file
+from agent.guard.rank_folder import lay_out
+from agent.production.beside import start_beside
 from agent.production.plan import Unusable, find_program, make_plan, start_tuner, warn_of
 from agent.runtime.inject.variables import INVALID, LEFT_OUT, is_trial
 
 _TOKENS = ("ADVISOR_TOKEN", "ADVISOR_TOKEN_FILE")
 _USAGE = 2
+_TIDIER_START_S = 10.0
 
 
 def run(
@@ -106,16 +110,17 @@ def run(
         # Tuning leaves knobs alone that no strategy sets.
         left = [name for name in leave or () if not tune or (file is not None and name in file.changes)]
         plan = make_plan(file, settings or (), left)
-        command = plan.settle(command, Path.cwd())
+        if is_trial(os.environ):
+            # The script is started by way of this command.
+            typer.echo(f"fleet advisor: {LEFT_OUT}", err=True)
+            os.execvp(find_program(command[0], os.environ), command)  # noqa: S606 - the user's own command, never a shell
+        copies_dir = Path(tempfile.gettempdir(), f"advisor-run-{secrets.token_hex(8)}")
+        command, copies = plan.settle(command, Path.cwd(), copies_dir)
         program = find_program(command[0], os.environ)
     except Unusable as error:
         _fail(str(error), INVALID)
     if not watch and (watch_file or webhook):
         _fail("--watch-file and --webhook belong to --watch.", _USAGE)
-    if is_trial(os.environ):
-        # The script is started by way of this command.
-        typer.echo(f"fleet advisor: {LEFT_OUT}", err=True)
-        os.execvp(program, command)  # noqa: S606 - the user's own command, never a shell
     watching = _describe_watch(strategy, watch_file, watch_seconds, webhook, command) if watch else None
     if watching is not None and file is not None and (server := os.environ.get("ADVISOR_URL")):
         watching["server"] = f"{server.rstrip('/')}/api/v1/jobs/{file.job_id}/runs/{secrets.token_hex(8)}"
@@ -144,6 +149,10 @@ def run(
         except Unusable as error:
             _fail(str(error), INVALID)
         variables |= {"ADVISOR_CONTROL": str(folder / "s")}
+    if copies:
+        copies_dir.mkdir(mode=0o700)
+        start_beside("agent.production.beside", str(copies_dir), within_s=_TIDIER_START_S)
+        lay_out(copies_dir, copies)
     sys.stdout.flush()
     os.execve(program, command, variables)  # noqa: S606 - the user's own command, never a shell
 

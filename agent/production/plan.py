@@ -3,10 +3,7 @@
 import importlib.util
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +18,7 @@ from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 from agent.backends.injection import find_lost_paths
 from agent.backends.own_knobs import settle_command
 from agent.errors import Unlaunchable
+from agent.production.beside import start_beside
 from agent.runtime.inject.variables import UNCHANGED, put_under
 from agent.runtime.link.environment import BASE
 
@@ -50,15 +48,17 @@ class Plan:
     least_samples_per_s: float | None = None
     """The lower end of the advised throughput; None where nothing like it was measured."""
 
-    def settle(self, command: Sequence[str], working_dir: Path) -> list[str]:
-        """Return the command with the training's own knobs in it; changed copies of files lie in a new folder.
+    def settle(
+        self, command: Sequence[str], working_dir: Path, folder: Path
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the command with the training's own knobs in it, and the changed files that are to lie in `folder`.
 
         Raises Unusable naming the file, the key or the option that is missing.
         """
         if not self.own or not self.changes:
-            return list(command)
+            return list(command), {}
         try:
-            return settle_command(self.own, self.changes, command, working_dir)
+            return settle_command(self.own, self.changes, command, working_dir, folder)
         except (Unlaunchable, ValueError) as error:
             raise Unusable(str(error)) from error
 
@@ -152,19 +152,9 @@ def start_tuner(
         "folder": str(folder), "seconds": seconds, "lost_s": lost_s, "left": list(left), "output": str(output),
         "start": plan.changes, "own": plan.baseline,
     }  # fmt: skip
-    words = [
-        sys.executable,
-        "-P",
-        "-m",
-        "agent.production.tuner",
-        json.dumps({**arguments, "command": list(command)}),
-    ]
-    tuner = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + _TUNER_START_S
-    while not (folder / "s").exists():
-        if tuner.poll() is not None or time.monotonic() > deadline:
-            raise Unusable("The process that tunes did not start; what it said stands above.")
-        time.sleep(0.05)
+    asked = json.dumps({**arguments, "command": list(command)})
+    if not start_beside("agent.production.tuner", asked, within_s=_TUNER_START_S):
+        raise Unusable("The process that tunes did not start; what it said stands above.")
     return folder
 
 

@@ -40,6 +40,7 @@ from advisor.tuning.stages.trimming import choose_trimmed
 from advisor.tuning.stages.turns import verdict_rules
 from agent.devices.gpus import open_gpus
 from agent.devices.hardware import describe_node
+from agent.production.beside import Training
 from agent.sessions.control import ControlSocket, Hello, ScriptEnded
 
 _LEVEL = 0.95
@@ -51,6 +52,9 @@ _CLOSE, _OF_LEAD = 0.004, 0.04
 _GIVE_UP_RATIO = 1.2
 """Times the script's own step from which the winner is given up in it."""
 _MOST_DECISIONS = 500
+_LONGEST_START_S = 1800.0
+"""Seconds that ranks may say nothing beyond the time for tuning: while they start, and load what they train."""
+_SILENT = "The ranks have said nothing for so long that tuning ends: the training goes on as it is."
 HOT = tuple(
     name
     for name, knob in CATALOGUE.items()
@@ -95,7 +99,8 @@ class Start:
 class _Line:
     """Hands what the ranks say to the planner's thread, and its orders back."""
 
-    def __init__(self) -> None:
+    def __init__(self, training: Training, silence_s: float) -> None:
+        self._training, self._silence_s = training, silence_s
         self.said: queue.Queue[Hello | Mapping[str, BlockResult] | _Gone] = queue.Queue()
         self.orders: queue.Queue[NextReply] = queue.Queue()
 
@@ -123,13 +128,15 @@ class _Line:
 
     def hear(self) -> Hello | Mapping[str, BlockResult]:
         """What the ranks say next; raises _Gone when they say nothing any more."""
-        parent = os.getppid()
+        silent_at_s = time.monotonic() + self._silence_s
         while True:
             try:
                 said = self.said.get(timeout=1.0)
             except queue.Empty:
-                if os.getppid() != parent:
+                if self._training.has_ended():
                     raise _Gone from None
+                if time.monotonic() > silent_at_s:
+                    raise _Gone(_SILENT) from None
                 continue
             if isinstance(said, _Gone):
                 raise said
@@ -248,10 +255,13 @@ def _lost(result: BlockResult, baseline: BlockResult) -> float:
     return max(0.0, result.wall_s - result.steps * baseline.wall_s / baseline.steps)
 
 
-def tune(folder: Path, limits: Limits, output: Path, command: Sequence[str], start: Start) -> None:
+def tune(
+    folder: Path, limits: Limits, output: Path, command: Sequence[str], start: Start, training: Training
+) -> None:
     """Serve one training that tunes itself; write the strategy it goes on with to `output`."""
-    line = _Line()
+    line = _Line(training, limits.seconds + _LONGEST_START_S)
     control = ControlSocket(line, folder, is_ours=lambda _: True)
+    training.say_ready()
     try:
         hello = line.hear()
         if not isinstance(hello, Hello):

@@ -6,7 +6,6 @@ and shortened. Only processes of the session are listened to.
 """
 
 import json
-import os
 import socket
 import struct
 import threading
@@ -27,6 +26,7 @@ from advisor.protocol.measured.trials import RacePlan
 from advisor.protocol.plain_text import clean_text
 from advisor.protocol.training.workload import WorkloadFacts
 from agent.guard.account import Account
+from agent.guard.rank_folder import open_socket
 from agent.runtime.link.control import PROTOCOL
 from agent.runtime.races.order import ArmOrder, RaceOrder
 
@@ -77,7 +77,7 @@ class Dialogue(Protocol):
 
 
 class ControlSocket:
-    """Listens in the ranks' folder, to processes of the session only."""
+    """Listens in the session's folder, to processes of the session only."""
 
     def __init__(
         self,
@@ -90,11 +90,7 @@ class ControlSocket:
         """`is_ours` tells whether a process belongs to the session; `account` is the user that its scripts run as."""
         self._dialogue, self._is_ours = dialogue, is_ours
         self.path = folder / "s"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self.path))
-        os.chmod(self.path, 0o600)
-        if account is not None:
-            account.give(str(self.path))
+        self._listener = open_socket(folder, "s", socket.SOCK_STREAM, account)
         self._listener.listen(4)
         self._connections: set[socket.socket] = set()
         self._pending = 0

@@ -1,26 +1,23 @@
-"""Prepares one launch: the operator's rules, what the job names, what may not really change, and the ranks' folder."""
+"""Prepares one launch: the operator's rules, what the job names, what may not change, and the order for the shim."""
 
-import hashlib
-import os
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor.protocol.measured.messages import AgentRegistered, Assignment
 from advisor.protocol.training.workload import Workload
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace, name_working_dir
-from agent.backends.own_knobs import settle_assignment
+from agent.backends.own_knobs import place_copies, settle_assignment
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.errors import Unlaunchable
 from agent.files import DIRECT, Files
 from agent.guard.account import Account
 from agent.guard.isolation import Isolation, Protection, list_argument_directories, plan_protection
+from agent.guard.shim import Order
 from agent.sessions.delivery import Delivery
 from agent.settings import AgentSettings
 from agent.trust.allowance import find_refusal
@@ -55,22 +52,33 @@ def prepare_launch(
 
     Raises Unlaunchable for what the operator or this node refuses, AgentStopped when the agent is to stop meanwhile.
     """
-    assignment = settle_assignment(assignment, place)
-    workload, settings = assignment.workload, context.settings
-    backend = BACKENDS[workload.kind]
+    settled = settle_assignment(assignment)
+    _refuse_foreign(settled, rendezvous, place, context)
+    placed, copies = place_copies(settled, place)
+    if copies:
+        # A copy may stand where the rules want a path inside the roots.
+        _refuse_foreign(placed, rendezvous, place, context)
+    launch = BACKENDS[placed.workload.kind].build_launch(placed, rendezvous, place, context.environment)
+    _refuse_own_files(launch, context.settings, place.files)
+    return replace(launch, files={**launch.files, **copies})
+
+
+def _refuse_foreign(
+    assignment: Assignment, rendezvous: str, place: SessionPlace, context: NodeContext
+) -> None:
+    """Raise Unlaunchable for what the operator does not let a workload do here."""
+    workload = assignment.workload
+    own = {knob.variable: "" for knob in workload.own if knob.variable}
     refusal = find_refusal(
-        settings.allow,
-        backend.list_words(assignment, rendezvous, place),
+        context.settings.allow,
+        BACKENDS[workload.kind].list_words(assignment, rendezvous, place),
         name_working_dir(assignment),
-        workload.environment,
+        {**own, **workload.environment},
         workload.protect,
         place.files,
     )
     if refusal:
         raise Unlaunchable(refusal)
-    launch = backend.build_launch(assignment, rendezvous, place, context.environment)
-    _refuse_own_files(launch, settings, place.files)
-    return launch
 
 
 def _list_own_files(settings: AgentSettings) -> tuple[Path, ...]:
@@ -111,7 +119,7 @@ def protect(launch: Launch, workload: Workload, context: NodeContext, place: Ses
     return plan_protection(
         context.isolation,
         list_written_directories(launch, workload.protect, home, place.files),
-        keep=(place.session_dir.resolve(),),
+        keep=(place.agent_dir.resolve(),),
         owner=context.agent_marker,
         hide=_list_own_files(settings),
         needed=(settings.runtime_script, Path(launch.argv[0]), Path(sys.prefix)),
@@ -120,38 +128,23 @@ def protect(launch: Launch, workload: Workload, context: NodeContext, place: Ses
     )
 
 
-_LONGEST_SOCKET = 107
-_BELOW = len("/adv-0123456789-12345678/s")
-"""What a socket's path is longer than the temporary folder's."""
-
-
-class RankFolder:
-    """Made for one session, private to the user that its scripts run as."""
-
-    def __init__(self, agent_marker: str, account: Account | None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=_prefix(agent_marker), dir=choose_temporary()))
-        if account is not None:
-            account.give(str(self.path))
-
-    def remove(self) -> None:
-        """Delete the folder with everything that the ranks put into it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
-def remove_leftover_folders(agent_marker: str) -> None:
-    """Delete what sessions of an agent that was killed left behind."""
-    for folder in choose_temporary().glob(f"{_prefix(agent_marker)}*"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def choose_temporary() -> Path:
-    """Return where such folders lie: the temporary folder, or /tmp where a socket's path in that one would be too long.
-
-    A socket's path has 107 bytes at most on Linux, and the temporary folders of some clusters have long names.
-    """
-    wanted = Path(tempfile.gettempdir())
-    return wanted if len(os.fsencode(wanted)) + _BELOW <= _LONGEST_SOCKET else Path("/tmp")  # noqa: S108
-
-
-def _prefix(agent_marker: str) -> str:
-    return f"adv-{hashlib.sha256(agent_marker.encode()).hexdigest()[:10]}-"
+def make_order(
+    launch: Launch,
+    protection: Protection,
+    context: NodeContext,
+    log_dir: Path,
+    folder: Path,
+    silence_s: float,
+) -> Order:
+    """Return what the shim is told: `folder` is the session's, `silence_s` the longest that the agent may be silent."""
+    account = context.account
+    return Order(
+        argv=launch.argv,
+        environment={**launch.environment, **(account.environment() if account else {})},
+        working_dir=str(launch.working_dir),
+        log_folder=str(log_dir),
+        mount_plan=protection.plan,
+        account=account,
+        meeting_folder=str(folder),
+        silence_s=silence_s,
+    )

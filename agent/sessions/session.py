@@ -23,14 +23,14 @@ from agent.guard.isolation import Protection
 from agent.guard.launcher import LaunchedSession
 from agent.guard.lookups import Lookups
 from agent.guard.progress import REMEDY, Progress
+from agent.guard.rank_folder import RankFolder
 from agent.guard.session_log import LogReader, read_log_tail
-from agent.guard.shim import Order
 from agent.sessions import outcome
 from agent.sessions.control import ControlSocket
 from agent.sessions.measuring import Measuring
 from agent.sessions.outcome import Cause, Ending, Evidence, Judgement
 from agent.sessions.output import OutputReader
-from agent.sessions.preparation import NodeContext, RankFolder, prepare_launch, protect
+from agent.sessions.preparation import NodeContext, make_order, prepare_launch, protect
 from agent.sessions.renewal import News, Renewal
 
 _GUARD_PERIOD_S = 0.1
@@ -74,9 +74,11 @@ class SessionRun:
         self._folder = RankFolder(context.agent_marker, context.account)
         reads_output = BACKENDS[assignment.workload.kind].reads_output
         self._output = (
-            OutputReader(assignment, self._folder.path, session_dir, context.clock) if reads_output else None
+            OutputReader(assignment, self._folder.ranks, session_dir, context.clock) if reads_output else None
         )
-        self._progress = self._output or Progress(self._folder.path, assignment.hang_timeout_s, context.clock)
+        self._progress = self._output or Progress(
+            self._folder.ranks, assignment.hang_timeout_s, context.clock
+        )
         self._launched: LaunchedSession | None = None
         self._launching = threading.Event()
         self._stacks: tuple[stacks.RankStack, ...] = ()
@@ -103,7 +105,7 @@ class SessionRun:
         )
         self._files = Lookups(context.account, context.agent_marker, context.stopping.is_set)
         self._place = SessionPlace(
-            session_dir=self._folder.path,
+            session_dir=self._folder.ranks,
             control=self._control.path,
             agent_marker=context.agent_marker,
             session_marker=name_session_dir(assignment),
@@ -193,20 +195,13 @@ class SessionRun:
     def _launch_and_guard(self, renewal: Renewal) -> Ending:
         assert renewal.reply is not None  # _await_gang waited for it
         launch = self._prepare_launch(renewal.reply.rendezvous or "")
+        self._folder.lay_out(launch.files)
         protection = protect(launch, self._assignment.workload, self._context, self._place)
         self._files.close()
         self._warnings += [*launch.warnings, *protection.warnings]
-        account = self._context.account
         renewal.state = MemberState.RUNNING
-        order = Order(
-            argv=launch.argv,
-            environment={**launch.environment, **(account.environment() if account else {})},
-            working_dir=str(launch.working_dir),
-            log_folder=str(self._log_dir),
-            mount_plan=protection.plan,
-            account=account,
-            silence_s=renewal.fence_s + _SILENCE_BEYOND_FENCE_S,
-        )
+        silence_s = renewal.fence_s + _SILENCE_BEYOND_FENCE_S
+        order = make_order(launch, protection, self._context, self._log_dir, self._folder.path, silence_s)
         log.info("Launching.", session=self._assignment.session_id, command=" ".join(launch.argv))
         try:
             with LaunchedSession(order, self._context.agent_marker, self._place.session_marker) as launched:
@@ -324,7 +319,7 @@ class SessionRun:
         )
         if not is_stuck or launched.has_exited():
             return ending
-        self._stacks = stacks.capture_stacks(self._folder.path, launched.owns, _STACKS_TIMEOUT_S)
+        self._stacks = stacks.capture_stacks(self._folder.ranks, launched.owns, _STACKS_TIMEOUT_S)
         remedy = REMEDY if ending.cause is Cause.HUNG else ""
         places = stacks.describe_positions(self._stacks)
         return replace(ending, sentence=" ".join(filter(None, [ending.sentence, places, remedy])))

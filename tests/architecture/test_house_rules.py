@@ -78,3 +78,31 @@ def test_repository_names_no_machine() -> None:
             continue
         text = path.read_text(errors="ignore")
         assert "/wo" + "rk/" not in text, f"{name} names a path of one machine"
+
+
+def test_sessions_write_into_their_folders_by_one_door() -> None:
+    """The agent may be root and the scripts another user's, who may put a link wherever that user may write."""
+    changes = {
+        "write_text",
+        "write_bytes",
+        "mkdir",
+        "chmod",
+        "chown",
+        "fchown",
+        "give",
+        "symlink_to",
+        "touch",
+    }
+    doors = {"agent/guard/rank_folder.py", "agent/guard/isolation.py", "agent/guard/account.py"}
+    own = {"agent/sessions/spool.py"}  # the agent's work directory, which no script sees
+    for path in MODULES:
+        if not name_of(path).startswith(("agent/backends/", "agent/sessions/", "agent/guard/")):
+            continue
+        if name_of(path) in doors | own or "/paddle_preload/" in name_of(path):
+            continue
+        called = {
+            node.func.attr
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        }
+        assert not called & changes, f"{name_of(path)}: lay it out by agent.guard.rank_folder"

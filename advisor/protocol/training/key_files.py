@@ -2,60 +2,104 @@
 
 import json
 import tomllib
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import yaml
+from yaml import MappingNode, Node
 
-from advisor.protocol.base import Value
 from advisor.protocol.near_names import find_nearest
+from advisor.protocol.training.yaml_keys import (
+    list_children,
+    read_nodes,
+    read_scalar,
+    replace_child,
+    spell_scalar,
+)
+
+if TYPE_CHECKING:
+    from advisor.protocol.base import Value  # which would load pydantic where nothing but this is needed
+
+_MOST_KEYS = 2_000
+"""Keys that a mistyped one is compared with."""
 
 
 def read_tree(text: str, suffix: str) -> object:
-    """Return what a file of that ending holds; raises ValueError where it cannot be read."""
-    try:
-        if suffix == ".toml":
-            return tomllib.loads(text)
-        return json.loads(text) if suffix == ".json" else yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"it is no YAML ({error})") from error
+    """Return what a file of that ending holds, YAML as its nodes; raises ValueError where it cannot be read."""
+    if suffix == ".toml":
+        return tomllib.loads(text)
+    return json.loads(text) if suffix == ".json" else read_nodes(text)
 
 
-def read_key(path: Path, key: str) -> Value:
+def read_key(path: Path, key: str) -> "Value":
     """Return the number, word or switch at a dotted key; raises ValueError or OSError with a sentence."""
-    above, last = _find(read_tree(path.read_text(), path.suffix), key)
-    found = above[last]
+    tree = read_tree(path.read_text(), path.suffix)
+    found = _read_leaf(_find(tree, key, tree))
     if not isinstance(found, bool | int | float | str):
         raise ValueError(f"{key} holds neither a number nor a word in {path}")
     return found
 
 
-def set_keys(tree: object, values: Mapping[str, Value]) -> None:
-    """Put other values at dotted keys, each in the type it has today; raises ValueError naming a missing key."""
+def set_keys(tree: object, values: "Mapping[str, Value]") -> object:
+    """Return the tree with other values at dotted keys, each in the type that it has.
+
+    Nothing else changes, whatever shares a branch with it. Raises ValueError naming a missing key.
+    """
     for key, value in values.items():
-        above, last = _find(tree, key)
-        above[last] = _like(above[last], value)
+        tree = _put(tree, key.split("."), _like(_read_leaf(_find(tree, key, tree)), value))
+    return tree
 
 
-def _find(tree: object, key: str) -> tuple[dict[str, object], str]:
-    *above, last = key.split(".")
-    at = tree
-    for name in above:
-        at = at.get(name) if isinstance(at, dict) else None
-    if not isinstance(at, dict) or last not in at:
-        near = find_nearest(key, _list_keys(tree))
-        asked = f"did you mean {' or '.join(near)}?" if near else "name one that it holds"
-        raise ValueError(f"the file has no key {key}: {asked}")
-    return at, last
+def list_branches(tree: object) -> Mapping[str, object]:
+    if isinstance(tree, MappingNode):
+        return list_children(tree)
+    return tree if isinstance(tree, dict) else {}
 
 
-def _list_keys(tree: object, above: str = "") -> list[str]:
-    if not isinstance(tree, dict):
-        return [above[:-1]]
-    return [key for name, below in tree.items() for key in _list_keys(below, f"{above}{name}.")]
+def _read_leaf(leaf: object) -> object:
+    return read_scalar(leaf) if isinstance(leaf, Node) else leaf
 
 
-def _like(present: object, value: Value) -> Value:
+def _find(at: object, key: str, tree: object) -> object:
+    for name in key.split("."):
+        branches = list_branches(at)
+        if name not in branches:
+            near = find_nearest(key, list_keys(tree))
+            asked = f"did you mean {' or '.join(near)}?" if near else "name one that it holds"
+            raise ValueError(f"the file has no key {key}: {asked}")
+        at = branches[name]
+    return at
+
+
+def _put(tree: object, names: list[str], value: "Value") -> object:
+    branches = list_branches(tree)
+    if not names:
+        return spell_scalar(value) if isinstance(tree, Node) else value
+    below = _put(branches[names[0]], names[1:], value)
+    if isinstance(tree, MappingNode):
+        assert isinstance(below, Node)
+        return replace_child(tree, names[0], below)
+    return {**branches, names[0]: below}
+
+
+def list_keys(tree: object) -> list[str]:
+    """Return the first keys that hold values; a shared branch counts once, for its keys may be endlessly many."""
+    keys: list[str] = []
+    seen: set[int] = set()
+    waiting = deque([("", tree)])
+    while waiting and len(keys) < _MOST_KEYS:
+        above, at = waiting.popleft()
+        branches = list_branches(at)
+        if not branches:
+            keys.append(above[:-1])
+        elif id(at) not in seen:
+            seen.add(id(at))
+            waiting += [(f"{above}{name}.", below) for name, below in branches.items()]
+    return keys
+
+
+def _like(present: object, value: "Value") -> "Value":
     if isinstance(present, bool):
         return str(value).lower() in ("1", "true", "on", "yes")
     if isinstance(present, float) and isinstance(value, int | float):

@@ -10,8 +10,8 @@ import pytest
 from advisor.protocol.measured.messages import NextReply
 from advisor.protocol.measured.results import LinkLevel, RaceRules
 from advisor.protocol.measured.trials import BlockPlan, RacePlan
+from agent.guard.rank_folder import RankFolder, remove_leftover_folders
 from agent.sessions.control import ControlSocket, describe_next, parse_result, parse_trouble
-from agent.sessions.preparation import RankFolder, remove_leftover_folders
 
 FACTS = {
     "backend": "gloo", "device": "cpu", "world_size": 2, "local_world_size": 2, "gradient_bytes": 40,

@@ -43,6 +43,32 @@ def test_child_answers_as_the_agent_itself_would(lookups, tmp_path):
             files.resolve(tmp_path / "a\0b")
 
 
+def test_a_configuration_file_is_changed_in_the_child(lookups, tmp_path):
+    (tmp_path / "c.yaml").write_text("a: {b: 1}  # the first\n")
+    (tmp_path / "c.json").write_text("[" * 100_000)
+    for files in (DIRECT, lookups):
+        assert files.change_keys(tmp_path / "c.yaml", {"a.b": 2}) == ("a: {b: 2}\n", "")
+        assert "did you mean a.b?" in files.change_keys(tmp_path / "c.yaml", {"a.c": 2})[1]
+        assert "nested too deeply" in files.change_keys(tmp_path / "c.json", {"a.c": 2})[1]
+        assert "does not exist" in files.change_keys(tmp_path / "d.toml", {"a.c": 2})[1]
+
+
+@needs_root
+def test_a_configuration_file_is_read_as_the_scripts_user():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder, "c.toml")
+        path.write_text("a = 1\n")
+        lookups = Lookups(find_account("nobody"), "marker", lambda: False)
+        try:
+            path.chmod(0o644)
+            assert lookups.change_keys(path, {"a": 2}) == ("a = 2\n", "")
+            path.chmod(0o600)
+            assert lookups.change_keys(path, {"a": 2})[0] == ""
+        finally:
+            lookups.close()
+
+
 def test_nothing_but_a_regular_file_is_read(lookups, tmp_path):
     os.mkfifo(tmp_path / "torchrun", 0o777)
     (tmp_path / "folder").mkdir()

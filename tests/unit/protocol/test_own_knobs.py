@@ -14,11 +14,12 @@ from advisor.protocol.expressions import evaluate, holds, list_names
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.training.key_files import read_key, set_keys
+from advisor.protocol.training.key_files import list_branches, list_keys, read_key, read_tree, set_keys
 from advisor.protocol.training.own_knob_texts import read_commands, read_own_knob, read_variants
 from advisor.protocol.training.own_knobs import Faster
 from advisor.protocol.training.settling import list_file_values, list_variables, replace_path, settle
 from advisor.protocol.training.workload import Workload
+from agent.files import DIRECT
 
 COMMAND = ("torchrun", "train.py", "--batch", "4", "--acc=${acc:-2}", "lr=0.1", "--config", "c.toml")
 
@@ -205,14 +206,14 @@ def test_no_text_does_anything_but_be_read_or_refused(text: str) -> None:
     ],
 )
 def test_keys_of_files_are_read_and_changed_in_their_types(tmp_path: Path, suffix: str, text: str) -> None:
-    from agent.backends.own_knobs import change_keys
-
     path = tmp_path / f"c{suffix}"
     path.write_text(text)
     assert (read_key(path, "training.batch"), read_key(path, "training.fast")) == (4, False)
-    path.write_text(
-        change_keys(text, suffix, {"training.batch": 8, "training.fast": "true", "training.lr": 1})
+    changed, fault = DIRECT.change_keys(
+        path, {"training.batch": 8, "training.fast": "true", "training.lr": 1}
     )
+    assert not fault
+    path.write_text(changed)
     assert read_key(path, "training.batch") == 8
     assert read_key(path, "training.fast") is True
     assert isinstance(read_key(path, "training.lr"), float)
@@ -220,6 +221,36 @@ def test_keys_of_files_are_read_and_changed_in_their_types(tmp_path: Path, suffi
         set_keys({"training": {}}, {"training.missing": 1})
     with pytest.raises(ValueError, match=r"has no key training\.bacth: did you mean training\.batch"):
         read_key(path, "training.bacth")
+
+
+def test_nothing_but_the_named_key_of_a_yaml_file_changes(tmp_path: Path) -> None:
+    """Readers of YAML 1.1 and 1.2 see the same as before, and a tag is still there for the program that knows it."""
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "base: &base {lr: 0.5, mode: on}\nfirst: *base\nsecond:\n  <<: *base\n  port: 010\n"
+        "time: 12:30\nanswer: yes\npath: !include x.yaml\nname: '1e3'\n"
+    )
+    changed, fault = DIRECT.change_keys(path, {"first.lr": 2, "second.lr": 3, "name": "2e3"})
+    assert not fault
+    path.write_text(changed)
+    keys = ("base.lr", "first.lr", "second.lr", "first.mode", "second.mode", "name")
+    assert [read_key(path, key) for key in keys] == [0.5, 2.0, 3.0, True, True, "2e3"]
+    for line in ("time: 12:30", "answer: yes", "path: !include 'x.yaml'", "port: 010", 'name: "2e3"'):
+        assert line in changed, changed
+
+
+def test_a_branch_that_many_places_share_is_walked_once(tmp_path: Path) -> None:
+    """Three names of one branch on each of 12 levels: half a million keys for whoever counts them all."""
+    levels = ["a0: &a0 {leaf: 1}"] + [
+        f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}, z: *a{n - 1}}}" for n in range(1, 12)
+    ]
+    tree = read_tree("\n".join(levels), ".yaml")
+    assert len(list_keys(tree)) < 200
+    with pytest.raises(ValueError, match=r"has no key a3\.w\.x"):
+        set_keys(tree, {"a3.w.x": 1})
+    loop = read_tree("a: &a {b: *a, c: 1}", ".yaml")
+    assert list_keys(loop) == ["a.c"]
+    assert "<<" not in list_branches(read_tree("a: &a {<<: *a, c: 1}", ".yaml"))
 
 
 def test_a_file_that_the_command_does_not_name_is_refused() -> None:
