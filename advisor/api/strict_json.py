@@ -105,6 +105,10 @@ def read_strictly(body: bytes, expected: TypeAdapter[Any]) -> Any:
             read_json(body)
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
+    except ArithmeticError as error:
+        raise InvalidRequest(
+            "The body holds a number too large, or too close to 0, to calculate with."
+        ) from error
 
 
 def _is_odd(body: bytes) -> bool:

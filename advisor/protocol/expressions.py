@@ -4,6 +4,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from textwrap import shorten
 from typing import Any
 
 from advisor.protocol.base import Value
@@ -11,7 +12,8 @@ from advisor.protocol.base import Value
 FACTS = ("world_size", "nodes", "gpus_per_node")
 """What a requirement may name besides knobs: they are known once the script has run."""
 _LONGEST = 300
-_MOST = 1e15
+LARGEST = 1e15
+"""Of the numbers that are calculated with."""
 _BINARY: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -87,7 +89,7 @@ def holds(text: str, values: Mapping[str, Value]) -> bool:
 def _evaluate(node: ast.AST, values: Mapping[str, Value]) -> Any:
     match node:
         case ast.Constant():
-            return node.value
+            return _bound(node, node.value)
         case ast.Name():
             if node.id not in values:
                 raise ValueError(f"{node.id} has no value")
@@ -117,7 +119,10 @@ def _evaluate(node: ast.AST, values: Mapping[str, Value]) -> Any:
 def _compute(node: ast.BinOp, left: Any, right: Any) -> Any:
     if isinstance(left, str | list) or isinstance(right, str | list):
         raise TypeError
-    value = _BINARY[type(node.op)](left, right)
-    if abs(value) > _MOST:
-        raise ValueError(f"{ast.unparse(node)} is larger than {_MOST:g}")
+    return _bound(node, _BINARY[type(node.op)](left, right))
+
+
+def _bound(node: ast.AST, value: Any) -> Any:
+    if not isinstance(value, str) and not abs(value) <= LARGEST:
+        raise ValueError(f"{shorten(ast.unparse(node), 40)} is larger than {LARGEST:g}")
     return value

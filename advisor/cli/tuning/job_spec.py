@@ -104,6 +104,12 @@ def parse_spec(
             f"Correct these; `advisor knobs` lists the knobs, and {where}.",
             "\n".join(list_faults(error, typed, source, text)),
         ) from error
+    except ArithmeticError as error:
+        raise CommandFailed(
+            Exit.INVALID_SPEC,
+            "The job holds a number too large, or too close to 0, to calculate with.",
+            "Give numbers that quantities can have.",
+        ) from error
 
 
 def _with_built_in(workload: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationError
 
+from advisor.protocol.expressions import LARGEST
 from advisor.protocol.kinds import Effect
 from advisor.protocol.training.own_knobs import Faster, OwnKnob, read_value
 
@@ -23,6 +24,7 @@ _FASTER = {"more-is-faster": Faster.MORE, "less-is-faster": Faster.LESS}
 _FLAGS = frozenset({*(effect.value for effect in Effect), *_FASTER, "hot", "log"})
 _RANGE = re.compile(r"\s*(?P<low>[^.\s]+(?:\.\d+)?)\.\.(?P<high>\S+)\s*")
 _MOST_OF_RANGE = 9
+_MOST_DOUBLINGS = 63
 _HOW = "write NAME=V,V, such as micro=1,2,4,8:exact"
 
 
@@ -111,10 +113,14 @@ def spread(text: str, low: str, high: str, by_doublings: bool) -> tuple[int | fl
     if any(isinstance(end, str | bool) for end in ends) or float(ends[0]) >= float(ends[1]):
         raise ValueError(f"{text!r}: a range goes from a number to a larger one, such as 1..64")
     first, last = float(ends[0]), float(ends[1])
+    if max(-first, last) > LARGEST:
+        raise ValueError(f"{text!r}: a range goes to {LARGEST:g} at most")
     if by_doublings and first <= 0:
         raise ValueError(f"{text!r}: a range by doublings (:log) begins above 0")
     if by_doublings:
-        count = max(1, min(_MOST_OF_RANGE * 7, math.ceil(math.log2(last / first))))
+        count = max(1, math.ceil(math.log2(last) - math.log2(first)))
+        if count > _MOST_DOUBLINGS:
+            raise ValueError(f"{text!r}: a range by doublings (:log) has {_MOST_DOUBLINGS} of them at most")
         found = [min(last, first * 2.0**step) for step in range(count + 1)]
     else:
         is_small = all(isinstance(end, int) for end in ends) and last - first < _MOST_OF_RANGE

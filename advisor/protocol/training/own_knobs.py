@@ -135,7 +135,7 @@ def spell(value: Value) -> str:
     """Return a value as programs read it: whole numbers without a point."""
     if isinstance(value, bool):
         return str(int(value))
-    if isinstance(value, float) and value == int(value) and abs(value) < 1e15:
+    if isinstance(value, float) and abs(value) < 1e15 and value == int(value):
         return str(int(value))
     return str(value)
 

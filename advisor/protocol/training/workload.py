@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from advisor.protocol.base import Message, Spec, Value
-from advisor.protocol.expressions import evaluate
+from advisor.protocol.expressions import LARGEST, evaluate
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
 from advisor.protocol.training.own_knob_texts import TypedKnob
@@ -278,8 +278,8 @@ def count_samples(text: str, values: Mapping[str, Value]) -> int:
         found = evaluate(text, values)
     except ValueError as error:
         raise ValueError(f"samples_per_step {text!r}: {error}") from None
-    if isinstance(found, bool) or not isinstance(found, int | float) or found < 1:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 1 <= found <= LARGEST:
         raise ValueError(
-            f"samples_per_step {text!r} comes to {found!r}, and has to be a number of at least 1"
+            f"samples_per_step {text!r} comes to {found!r}, and has to be a number of at least 1, and at most {LARGEST:g}"
         )
     return round(found)

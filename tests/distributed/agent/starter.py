@@ -15,8 +15,8 @@ from pydantic import SecretStr
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.guard.processes import SESSION_MARKER, list_marked
+from agent.guard.rank_folder import remove_leftover_folders
 from agent.loop import Agent
-from agent.sessions.preparation import remove_leftover_folders
 from agent.settings import AgentSettings
 from tests.distributed.agent.fake_server import TOKEN
 from tests.no_gpus import NoGpus

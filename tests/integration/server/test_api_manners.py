@@ -20,6 +20,7 @@ def with_raw(field: str, raw: str) -> bytes:
     return json.dumps(SPEC | {field: "@"}).replace('"@"', raw).encode()
 
 
+COMMAND = {"command": ["torchrun", "train.py"]}
 HOSTILE = {
     "nan": with_raw("min_gain", "NaN"),
     "infinity": with_raw("min_gain", "Infinity"),
@@ -41,6 +42,11 @@ HOSTILE = {
     "empty": b"",
     "a number": b"1",
     "null": b"null",
+    "samples without end": json.dumps(SPEC | {"workload": {**COMMAND, "samples_per_step": "1e999"}}).encode(),
+    "too many samples": json.dumps(SPEC | {"workload": {**COMMAND, "samples_per_step": "9" * 299}}).encode(),
+    "range without end": json.dumps(
+        SPEC | {"workload": {**COMMAND, "own": ["m=1e-320..1e308:log"]}}
+    ).encode(),
     "duplicate and wrong": b'{"nodes": 1, "nodes": NaN}',
 }
 

@@ -261,6 +261,28 @@ def test_a_file_that_the_command_does_not_name_is_refused() -> None:
     assert make_workload("other.toml:training.batch=1,2", variants).own[0].file
 
 
+@pytest.mark.parametrize("number", ["1e999", "9" * 299, "micro", "-1e999", "0 * 1e999", "micro * 0 + 1e16"])
+def test_samples_beyond_every_quantity_are_refused(number: str) -> None:
+    with pytest.raises(ValidationError, match=r"1e\+15"):
+        make_workload("micro=1e308,1", samples_per_step=number)
+
+
+EXTREME = ["1e-320", "1e308", "-1e308", "1e999", "9" * 400, "1e16", "0", "1", "nan", "inf", "-5e-324"]
+
+
+@pytest.mark.parametrize("low", EXTREME)
+@pytest.mark.parametrize("high", EXTREME)
+@pytest.mark.parametrize("flag", ["", ":log"])
+def test_a_range_is_spread_between_its_ends_or_refused(low: str, high: str, flag: str) -> None:
+    try:
+        values = read_own_knob(f"micro={low}..{high}{flag}")["values"]
+    except ValueError:
+        return
+    if not isinstance(values[0], str):
+        assert (values[0], values[-1]) == (float(f"{float(low):.6g}"), float(f"{float(high):.6g}"))
+        assert len(values) <= 64
+
+
 def test_samples_of_a_step_may_follow_a_knob() -> None:
     workload = make_workload("--batch=1,2", samples_per_step="2 * batch")
     assert settle(workload, {}).samples_per_step == 8
