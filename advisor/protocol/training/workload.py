@@ -280,6 +280,6 @@ def count_samples(text: str, values: Mapping[str, Value]) -> int:
         raise ValueError(f"samples_per_step {text!r}: {error}") from None
     if isinstance(found, bool) or not isinstance(found, int | float) or not 1 <= found <= LARGEST:
         raise ValueError(
-            f"samples_per_step {text!r} comes to {found!r}, and has to be a number of at least 1, and at most {LARGEST:g}"
+            f"samples_per_step {text!r} comes to {found!r}, and has to be at least 1, and at most {LARGEST:g}"
         )
     return round(found)
