@@ -7,6 +7,8 @@ from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.applicability import cuda_needed, refused
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 
+DALI = "nvidia.dali"
+"""The reader of the documents, as WorkloadFacts.software names it: by its module."""
 _NEARLY_FULL = 0.85
 """Share of a device's memory from which its allocator begins to look for room."""
 _MOST_WORKERS = 16
@@ -20,6 +22,8 @@ def _cpus_per_rank(context: KnobContext) -> int:
 
 def _loader_needed(name: str) -> Callable[[KnobContext], str | None]:
     def unavailable_because(context: KnobContext) -> str | None:
+        if DALI in context.facts.software:
+            return "The script reads with NVIDIA DALI: its pipeline has num_threads and prefetch_queue_depth instead."
         if context.facts.dataloader is None:
             return "The script reads no batches through a torch DataLoader."
         return refused(context, name)

@@ -25,7 +25,7 @@ from advisor.tuning.explain.cases import (
     make_case,
     measure_total,
 )
-from advisor.tuning.explain.diagnosis import diagnose
+from advisor.tuning.explain.diagnosis import diagnose, measure_host_cores
 from advisor.tuning.explain.forecast import list_forecasts
 from advisor.tuning.explain.headline import Grounds, say_answer
 from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
@@ -140,6 +140,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
                 diagnosis,
                 phases,
                 has_ladder=bool(space and space.higher),
+                host_cores=measure_host_cores(after if chosen else before, space),
             ),
         ),
         cluster=job.cluster.describe(),

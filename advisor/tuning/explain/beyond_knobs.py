@@ -2,6 +2,7 @@
 
 from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.knobs.loading import DALI
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Trial
 from advisor.protocol.nodes.cluster import DeviceKind
@@ -14,16 +15,23 @@ from advisor.tuning.stages.undecided import say_failure
 
 _STALLING = 0.15
 """Share of a step from which on something that no knob changes is told."""
+_BUSY = 0.5
+"""Of a processor for each process that reads: below it they wait themselves, for storage or for each other."""
 _EVERY_STEP = 0.5
 """Reads a step from which a line is named."""
 FETCH_STEPS = 30
 """The documents' interval between two fetches of the loss."""
 
 
-def list_beyond_knobs(job: Job, chosen: Trial | None, diagnosis: Diagnosis, after: Phases) -> list[str]:
-    """Return sentences, what costs most steps first; `after` are the phases under the advised strategy."""
+def list_beyond_knobs(
+    job: Job, chosen: Trial | None, diagnosis: Diagnosis, after: Phases, host_cores: float | None = None
+) -> list[str]:
+    """Return sentences, what costs most steps first; `after` are the phases under the advised strategy.
+
+    `host_cores` is how many processors a rank and its workers kept busy; None where that is not known.
+    """
     return [
-        *_describe_phases(diagnosis, after),
+        *_describe_phases(diagnosis, after, _advise_on_reading(job.facts, chosen, host_cores)),
         *_describe_reads(job.facts),
         *_describe_tables(job),
         *list_uneven_parts(job.facts),
@@ -31,7 +39,7 @@ def list_beyond_knobs(job: Job, chosen: Trial | None, diagnosis: Diagnosis, afte
     ]
 
 
-def _describe_phases(diagnosis: Diagnosis, after: Phases) -> list[str]:
+def _describe_phases(diagnosis: Diagnosis, after: Phases, on_reading: str) -> list[str]:
     total = after.total_s()
     if total <= 0:
         return []
@@ -59,8 +67,7 @@ def _describe_phases(diagnosis: Diagnosis, after: Phases) -> list[str]:
         )
     if after.data_wait_s / total >= 0.05:
         steps.append(
-            f"{after.data_wait_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step waits for data: give the DataLoader "
-            "more workers, or read from faster storage."
+            f"{after.data_wait_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step waits for data: {on_reading}."
         )
     if after.stalls_s / total >= _STALLING:
         steps.append(
@@ -72,6 +79,29 @@ def _describe_phases(diagnosis: Diagnosis, after: Phases) -> list[str]:
             "The step is computation: mixed precision, a compiled model or faster devices come next."
         )
     return steps
+
+
+def _advise_on_reading(facts: WorkloadFacts | None, chosen: Trial | None, host_cores: float | None) -> str:
+    """Return what makes reading faster: preparing batches on the GPU only where processors may be what is short."""
+    plainly = "give the DataLoader more workers, or read from faster storage"
+    if facts is None:
+        return plainly
+    if DALI in facts.software:
+        return (
+            "give DALI's pipeline more threads (num_threads) or a longer queue (prefetch_queue_depth), decode on the "
+            "GPU (device='mixed'), or read from faster storage"
+        )
+    workers = int((facts.dataloader or {}).get("num_workers") or 0)
+    if chosen is not None:
+        workers = int(chosen.changes.get("loader_num_workers", workers))
+    are_idle = host_cores is not None and host_cores < _BUSY * (1 + workers)
+    if facts.device is not DeviceKind.CUDA or are_idle:
+        return plainly
+    busy = f", of which a rank and its workers keep {host_cores:.1f} busy" if host_cores is not None else ""
+    return (
+        "give the DataLoader more workers, prepare batches on the GPU (NVIDIA DALI, which reads ahead and spares the "
+        f"processors{busy}), or read from faster storage"
+    )
 
 
 def _describe_reads(facts: WorkloadFacts | None) -> list[str]:

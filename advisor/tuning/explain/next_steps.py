@@ -29,10 +29,12 @@ def list_next_steps(
     diagnosis: Diagnosis,
     phases: tuple[Phases, Phases],
     has_ladder: bool,
+    host_cores: float | None = None,
 ) -> tuple[str, ...]:
     """Return sentences in the order of their use; `phases` are those before and after the advised change.
 
-    `has_ladder`: some knob of a rung above the allowed one could matter.
+    `has_ladder`: some knob of a rung above the allowed one could matter. `host_cores`: processors that a rank keeps
+    busy.
     """
     steps: list[str] = []
     kind = record.job.spec.workload.kind
@@ -48,7 +50,7 @@ def list_next_steps(
                 f"Set {Changes(cold).describe()} where the job is launched: it acts in new processes only."
             )
     steps += [flag.sentence for flag in diagnosis.flags]
-    steps += list_beyond_knobs(record.job, chosen, diagnosis, phases[1])
+    steps += list_beyond_knobs(record.job, chosen, diagnosis, phases[1], host_cores)
     noise = measure_launch_noise(record)
     if moods := say_moods(record):
         steps.append(f"{moods} {PIN}")

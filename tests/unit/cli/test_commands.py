@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -544,8 +545,25 @@ def test_tune_refuses_what_does_not_go_together(
 
 def test_workloads_lists_scripts_that_are_there(run: Run) -> None:
     items = json.loads(run("workloads", "--json", ADVISOR_URL=None).stdout)["items"]
-    assert {"resnet50", "vgg16", "encoder", "decoder", "wide_and_deep"} == {item["name"] for item in items}
+    assert {item["name"] for item in items} == {
+        "resnet50", "vgg16", "encoder", "decoder", "wide_and_deep",
+        "parameter_server", "numpy_training", "torchrec_training", "paddle_servers",
+    }  # fmt: skip
     assert all(Path(item["script"]).is_file() and item["purpose"] for item in items)
+
+
+def test_every_way_to_start_a_workload_is_one_that_tune_takes(run: Run, server: FakeServer) -> None:
+    items = json.loads(run("workloads", "--json").stdout)["items"]
+    starts = [shlex.split(item["start"]) for item in items]
+    # Paddle's launcher is no training itself.
+    assert [words[0] for words in starts].count("python") == 1
+    for _, command, *words in starts:
+        if command == "tune":
+            told = run("tune", "--dry-run", *words)
+            assert told.exit_code == 0, (words, told.stderr)
+    told = run("tune", "--workload", "parameter_server")
+    assert told.exit_code == Exit.INVALID_SPEC
+    assert "python -m agent.workloads.parameter_server" in words_of(told.stderr)
 
 
 def test_unreachable_server_says_what_to_do(run: Run) -> None:

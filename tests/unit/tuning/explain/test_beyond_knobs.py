@@ -7,7 +7,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Purpose, Trial
-from advisor.protocol.nodes.cluster import Cluster, Node
+from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.training.workload import HostRead
 from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
 from tests.unit.tuning.simulated_cluster import START, make_job
@@ -15,7 +15,13 @@ from tests.unit.tuning.simulated_cluster import START, make_job
 PHASES = Phases(forward_s=0.01, backward_s=0.02, exposed_comm_s=0.01)
 
 
-def say(changes: dict[str, Value] | None = None, cluster: Cluster | None = None, **facts: object) -> str:
+def say(
+    changes: dict[str, Value] | None = None,
+    cluster: Cluster | None = None,
+    phases: Phases = PHASES,
+    host_cores: float | None = None,
+    **facts: object,
+) -> str:
     job = make_job()
     assert job.facts is not None
     told = {"facts": job.facts.model_copy(update=facts), **({"cluster": cluster} if cluster else {})}
@@ -25,7 +31,7 @@ def say(changes: dict[str, Value] | None = None, cluster: Cluster | None = None,
             number=1, purpose=Purpose.SEARCH, changes=Changes(changes), because="Tried.", created_at=START
         )
     diagnosis = Diagnosis(bound="communication", sentence="Communication is exposed.")
-    return "\n".join(list_beyond_knobs(job.model_copy(update=told), trial, diagnosis, PHASES))
+    return "\n".join(list_beyond_knobs(job.model_copy(update=told), trial, diagnosis, phases, host_cores))
 
 
 def test_a_line_that_reads_the_loss_in_every_step_is_named_with_its_wait_and_the_way_out() -> None:
@@ -61,6 +67,38 @@ def test_tcp_is_named_once_mixed_precision_made_it_the_bottleneck(rdma, changes,
     node = Node(hostname="a", cpu_count=2, memory_bytes=1, rdma=rdma)
     told = say(changes, Cluster(nodes=(node, node)))
     assert ("which is TCP" in told) == is_told
+
+
+WAITING = Phases(forward_s=0.01, backward_s=0.02, data_wait_s=0.03)
+LOADER = {"num_workers": 3}
+
+
+@pytest.mark.parametrize(
+    ("device", "host_cores", "changes", "is_told"),
+    [
+        (DeviceKind.CUDA, None, {}, True),
+        (DeviceKind.CUDA, 3.6, {}, True),
+        (DeviceKind.CUDA, 2.0, {}, True),
+        # Four processes that keep less than two processors busy wait for storage: a GPU would wait as well.
+        (DeviceKind.CUDA, 1.9, {}, False),
+        (DeviceKind.CUDA, 2.0, {"loader_num_workers": 8}, False),
+        (DeviceKind.CPU, 3.6, {}, False),
+    ],
+)
+def test_preparing_batches_on_the_gpu_is_named_where_processors_are_short(
+    device, host_cores, changes, is_told
+) -> None:
+    told = say(changes, phases=WAITING, host_cores=host_cores, device=device, dataloader=LOADER)
+    assert "30.0 ms of each 60.0 ms step waits for data: give the DataLoader more workers" in told
+    assert ("prepare batches on the GPU (NVIDIA DALI" in told) == is_told
+    assert ("keep 3.6 busy" in told) == (is_told and host_cores == 3.6)
+
+
+def test_who_reads_with_dali_is_told_of_its_pipeline() -> None:
+    told = say(phases=WAITING, device=DeviceKind.CUDA, software={"nvidia.dali": "1.50.0"})
+    assert "more threads (num_threads)" in told
+    assert "prefetch_queue_depth" in told
+    assert "DataLoader" not in told
 
 
 @pytest.mark.parametrize(("software", "is_told"), [({"torchrec": "1.8.0"}, True), ({}, False)])
