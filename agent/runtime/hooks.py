@@ -8,7 +8,7 @@ import torch
 
 from . import current
 from .observe import deepspeed
-from .observe.recorder import Recorder
+from .observe.recorder import FORWARD, Recorder
 
 
 def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
@@ -18,14 +18,19 @@ def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
         return
     if ddp.training and torch.is_grad_enabled():
         runtime.begin_forward(ddp, args, kwargs)
-    elif not ddp.training:
+    elif ddp.training:
+        runtime.recorder.begin(FORWARD)
+    else:
         runtime.note_evaluation()
 
 
 def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     runtime = current.current_runtime
-    if runtime is not None and ddp.training and torch.is_grad_enabled():
+    if runtime is None or not ddp.training:
+        return output
+    if torch.is_grad_enabled():
         return runtime.end_forward(ddp, output)
+    runtime.recorder.end(FORWARD)
     return output
 
 

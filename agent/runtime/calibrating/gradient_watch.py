@@ -28,6 +28,9 @@ class _Watch(ABC):
         self._parameters = list_gradients(ddp)
         self._handles: List[Any] = []
         self._is_reduced = True
+        self._in_backward = False
+        self._is_nested = False
+        """Whether forwards run inside a backward, as cached losses do: then it is not one pass."""
 
     def install(self) -> None:
         if hasattr(torch.Tensor, _REGISTER):
@@ -45,6 +48,13 @@ class _Watch(ABC):
         """A training forward: whether the backward after it reduces is decided here."""
         if ddp is self._ddp:
             self._is_reduced = bool(ddp.require_backward_grad_sync)
+            self._is_nested = self._is_nested or self._in_backward
+
+    def begin_backward(self) -> None:
+        self._in_backward = True
+
+    def end_backward(self) -> None:
+        self._in_backward = False
 
     def _make_hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def hook(parameter: torch.Tensor) -> None:
@@ -70,10 +80,12 @@ class GradientTimes(_Watch):
         """Passes that exchanged nothing (no_sync): communication cannot have slowed them down."""
 
     def begin_backward(self) -> None:
+        super().begin_backward()
         self._start, self._marks = self._clock.mark(), {}
 
     def end_backward(self) -> None:
-        if self._marks:
+        super().end_backward()
+        if self._marks and self._start is not None:  # else this was put in place in the middle of it
             (self._reduced if self._is_reduced else self._alone).append((self._start, self._marks))
         self._start, self._marks = None, {}
 
@@ -82,7 +94,7 @@ class GradientTimes(_Watch):
 
     def read(self) -> List[List[Optional[float]]]:
         """Bytes and median seconds since the start of backward of each gradient; the clock has settled."""
-        passes = self._alone or self._reduced
+        passes = [] if self._is_nested else self._alone or self._reduced
         table: List[List[Optional[float]]] = []
         for index, parameter in enumerate(self._parameters):
             times = [self._clock.measure(start, marks[index]) for start, marks in passes if index in marks]
@@ -113,10 +125,12 @@ class GradientNorms(_Watch):
         return not (sparse or cut_up or has_own_hook(ddp)) and len(devices) == 1
 
     def begin_backward(self) -> None:
+        super().begin_backward()
         self._own = {}
 
     def end_backward(self) -> None:
         """DDP has averaged when backward returns. Gradients of earlier passes without reduction are in these."""
+        super().end_backward()
         with torch.no_grad():
             if self._is_reduced and self._own:
                 averaged = [
@@ -143,7 +157,7 @@ class GradientNorms(_Watch):
 
     def read(self) -> List[List[float]]:
         """One entry a step: own and averaged squared norm, samples; empty when some step told nothing."""
-        if not self._is_usable:
+        if not self._is_usable or self._is_nested:
             return []
         return [[float(own), float(averaged), float(samples)] for own, averaged, samples in self._steps]
 

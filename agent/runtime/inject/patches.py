@@ -96,7 +96,10 @@ def _patch_ddp() -> None:
             return original_forward(self, *args, **kwargs)
         if not (self.training and torch.is_grad_enabled()):
             hooks.before_forward(self, args, kwargs)
-            return original_forward(self, *args, **kwargs)
+            try:
+                return original_forward(self, *args, **kwargs)
+            finally:
+                hooks.after_forward(self, args, kwargs, None)
         runtime.begin_forward(self, args, kwargs)
         try:
             if runtime.splitting.parts > 1:

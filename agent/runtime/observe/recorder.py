@@ -96,7 +96,8 @@ class Recorder:
     def start(self) -> None:
         """From the step that begins at this boundary on, phases are marked."""
         self.recording = True
-        self._stack, self._stepping, self._reduced, self.has_nested = [OWN], [], {}, False
+        self._stack = [OWN, BACKWARD] if self._backward_depth else [OWN]
+        self._stepping, self._reduced, self.has_nested = [], {}, False
 
     def stop(self) -> None:
         """The script is left to itself: nothing is marked or kept any more."""
@@ -104,7 +105,8 @@ class Recorder:
         self.ahead = 0
 
     def begin_step(self, mark: Any) -> None:
-        self._thread = get_ident()
+        if not self._backward_depth:  # its hooks may run in another thread
+            self._thread = get_ident()
         self._settle_stack()
         self._step = StepMarks(mark, self._stack[-1], bool(self._savers))
 
@@ -205,7 +207,7 @@ class Recorder:
         """Whether this is the outermost backward: checkpointing runs further ones inside."""
         if self._backward_depth:
             return False
-        self._backward_depth = 1
+        self._backward_depth, self._thread = 1, get_ident()
         if (self.recording or self.keeps_loss) and self._step is not None:
             if self._unscaled is not None:
                 roots, self._unscaled = self._unscaled, None
@@ -250,10 +252,17 @@ class Recorder:
         return False
 
     def _settle_stack(self) -> None:
-        """Only an optimizer can run across a boundary: what failed inside may have left its phase behind."""
+        """Only an optimizer and a backward can run across a boundary: a closure, or a hook of that backward, runs the
+        step's first forward. What else is there has failed and left its phase behind."""
         if len(self._stack) > 1:
-            self._stepping = [(known, place) for place, (known, _) in enumerate(self._stepping, start=1)]
-            self._stack = [OWN, *[OPTIMIZER] * len(self._stepping)]
+            stepping = {place: optimizer for optimizer, place in self._stepping}
+            phases, self._stack, self._stepping = self._stack, [OWN], []
+            for place, phase in enumerate(phases):
+                if place in stepping:
+                    self._stepping.append((stepping[place], len(self._stack)))
+                    self._stack.append(OPTIMIZER)
+                elif phase == BACKWARD and self._backward_depth:
+                    self._stack.append(BACKWARD)
 
     def _mark(self, phase: int) -> None:
         step = self._step

@@ -11,7 +11,7 @@ import pytest
 
 from agent.sessions.control import parse_result
 
-from .fake_agent import DEVICE, Session, launch, measure
+from .fake_agent import DEVICE, END, Session, launch, measure
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -119,3 +119,20 @@ def test_a_race_ends_when_the_step_time_is_known(tmp_path: Path) -> None:
     assert unknown.steps == 200
     # With nobody to alternate with there are no turns.
     assert known.segments == unknown.segments == ()
+
+
+def test_a_backward_inside_a_backward_is_one_and_its_gradients_tell_nothing(tmp_path: Path) -> None:
+    """It is armed at the step's first forward, which comes in the middle of that backward."""
+    session = launch(
+        tmp_path, ["cached_loss.py"], [measure("a", calibrate=True, min_steps=8, max_steps=8), END]
+    )
+    assert session.code == 0, session.log
+    result = session.result("a")
+    assert result["samples_per_step"] == 64
+    phases = result["phases"]
+    assert phases["backward_s"] > phases["forward_s"] > 0
+    assert phases["own_code_s"] < 0.5 * sum(phases.values())
+    calibration = parse_result(result).calibration
+    assert calibration is not None
+    assert not [gradient for gradient in calibration.gradients if gradient.ready_s is not None]
+    assert not calibration.noise

@@ -74,6 +74,44 @@ def test_what_runs_inside_something_else_is_counted_once() -> None:
     assert rank.close() == {"forward_s": 2, "backward_s": 2, "optimizer_s": 4, "own_code_s": 8}
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_backward_whose_hooks_run_a_steps_first_forward_goes_on_over_the_boundary(is_kept: bool) -> None:
+    """Cached losses: forward and backward of each part run inside the loss's own backward."""
+    rank = Rank()
+
+    def compute_part() -> None:
+        rank.recorder.begin(recorder.FORWARD)
+        rank.spend(1)
+        rank.recorder.end(recorder.FORWARD)
+        assert not rank.recorder.begin_backward(None)
+        rank.spend(4)
+
+    assert rank.recorder.begin_backward(None)
+    rank.spend(2)
+    rank.clock.now = 0.0
+    if is_kept:
+        rank.recorder.pass_boundary(1)
+        rank.recorder.end(recorder.FORWARD)
+    else:
+        rank.recorder.begin_step(0.0)
+    compute_part()
+    compute_part()
+    rank.recorder.end_backward()
+    rank.spend(3)
+    assert rank.close() == {"forward_s": 2, "backward_s": 8, "own_code_s": 3}
+
+
+def test_a_backward_under_way_is_one_where_recording_starts() -> None:
+    rank = Rank()
+    rank.recorder.begin_backward(None)
+    rank.recorder.start()
+    rank.recorder.begin_step(0.0)
+    rank.spend(2)
+    rank.recorder.end_backward()
+    rank.spend(1)
+    assert rank.close() == {"backward_s": 2, "own_code_s": 1}
+
+
 def test_a_step_that_ends_inside_a_closure_leaves_the_optimizer_its_own_work() -> None:
     rank, optimizer = Rank(), object()
     rank.recorder.begin_optimizer(optimizer)
