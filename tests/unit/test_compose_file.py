@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,16 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OURS = {"advisor": "advisor", "advisor-agent": "agent"}
 
 
-def test_services_are_the_five_and_name_only_what_exists() -> None:
+def test_services_are_the_six_and_name_only_what_exists() -> None:
     services = COMPOSE["services"]
-    assert set(services) == {"database", "server", "enrolment", "agent-1", "agent-2"}
+    assert set(services) == {"database", "server", "enrolment", "agent-1", "agent-2", "agent-gpu"}
     for service in services.values():
         assert set(service.get("depends_on", {})) <= set(services)
         for volume in service.get("volumes", []):
             assert volume.split(":")[0] in COMPOSE["volumes"]
 
 
-@pytest.mark.parametrize("name", ["server", "agent-1", "agent-2"])
+@pytest.mark.parametrize("name", ["server", "agent-1", "agent-2", "agent-gpu"])
 def test_command_uses_options_that_exist(name: str) -> None:
     program, command, *rest = COMPOSE["services"][name]["command"].split()
     module = OURS[program]
@@ -54,7 +55,7 @@ def test_agents_read_the_token_file_that_the_server_writes() -> None:
     assert mounts_of("enrolment") == {"/data": mounts_of("server")["/data"], "/enrolment": "enrolment"}
     words = COMPOSE["services"]["enrolment"]["command"].split()
     assert words == ["install", "-m", "0600", "/data/agent-token", "/enrolment/agent-token"]
-    assert len(AGENTS) == 2
+    assert len(AGENTS) == 3
     for name in AGENTS:
         assert mounts_of(name)["/enrolment"] == "enrolment"
         assert "--token-file /enrolment/agent-token" in COMPOSE["services"][name]["command"]
@@ -82,6 +83,43 @@ def test_agents_may_mount_overlays_and_find_the_processes_of_another_user() -> N
         assert COMPOSE["services"][name]["cap_add"] == ["SYS_ADMIN", "SYS_PTRACE"]
 
 
+def test_each_image_is_built_once_whichever_services_are_started() -> None:
+    built = {
+        name: service["build"]["target"]
+        for name, service in COMPOSE["services"].items()
+        if "build" in service
+    }
+    # The agent with GPUs is started by itself, without the two others.
+    assert built == {"server": "server", "agent-1": "agent", "agent-gpu": "agent"}
+    for name, service in COMPOSE["services"].items():
+        if name != "database":
+            kind = "agent" if name in AGENTS else "server"
+            assert service["image"] == f"fleet-advisor-{kind}"
+
+
+def test_services_come_back_and_say_how_they_are() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert (service.get("restart") == "unless-stopped") == (name != "enrolment")
+    for name in AGENTS:
+        probe = COMPOSE["services"][name]["healthcheck"]["test"]
+        assert probe[:3] == ["CMD", "python", "-c"]
+        compile(probe[3], name, "exec")
+        server = COMPOSE["services"][name]["command"].split("--server ")[1].split()[0]
+        assert f"'{server}/readyz'" in probe[3]
+
+
+def test_agents_have_memory_to_share_and_one_of_them_the_gpus() -> None:
+    assert all(COMPOSE["services"][name]["shm_size"] == "8gb" for name in AGENTS)
+    gpu = COMPOSE["services"]["agent-gpu"]
+    (devices,) = gpu["deploy"]["resources"]["reservations"]["devices"]
+    # The image names no capabilities of the driver: NVML wants utility, CUDA compute.
+    assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu", "compute", "utility"]}
+    assert gpu["profiles"] == ["gpu"]
+    assert not [
+        name for name, service in COMPOSE["services"].items() if "profiles" in service and name != "agent-gpu"
+    ]
+
+
 def test_database_counts_as_up_only_once_others_can_reach_it() -> None:
     """The image answers on its socket while it sets itself up, and then starts again: the server found nobody."""
     assert COMPOSE["services"]["database"]["healthcheck"]["test"][1] == "pg_isready -U advisor -h 127.0.0.1"
@@ -89,8 +127,14 @@ def test_database_counts_as_up_only_once_others_can_reach_it() -> None:
 
 def test_server_may_listen_where_it_is_told_to() -> None:
     environment = COMPOSE["services"]["server"]["environment"]
-    proxies = json.loads(environment["ADVISOR_TRUSTED_PROXIES"])
-    assert proxies == [pool["subnet"] for pool in COMPOSE["networks"]["default"]["ipam"]["config"]]
+    (pool,) = COMPOSE["networks"]["default"]["ipam"]["config"]
+    assert environment["ADVISOR_TRUSTED_PROXIES"] == json.dumps([pool["subnet"]])
+    subnet = re.fullmatch(r"\$\{ADVISOR_SUBNET:-(.+)\}", pool["subnet"])
+    assert subnet is not None
+    proxies = [subnet[1]]
+    # The default network of a cloud account must not be shadowed: AWS's is 172.31.0.0/16, Docker's own 172.17.0.0/16.
+    assert ip_network(subnet[1]).is_private
+    assert not ip_network(subnet[1]).overlaps(ip_network("172.16.0.0/12"))
     assert all(port.startswith("127.0.0.1:") for port in COMPOSE["services"]["server"]["ports"])
     assert find_exposure(Settings(host="0.0.0.0", trusted_proxies=proxies)) == ""
 
