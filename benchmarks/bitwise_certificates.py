@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from random_cases import Case, make_case
 from random_runs import Runner
-from random_scripts import Case, make_case
 
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from tests.distributed.runtime.fake_agent import END, FORGE, launch, race

@@ -1,12 +1,14 @@
-"""Makes a random training script and random settings for it from a number: what `random_runs.py` trains.
+"""Draws an ordinary random script: models, optimizers, accumulation, bad batches and endings in any mixture."""
 
-The scripts are what people write, in small: plain text that knows nothing of an advisor, a few dozen steps on a CPU.
-"""
+from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-_HEAD = """\
+if TYPE_CHECKING:
+    from random_cases import Case
+
+HEAD = """\
 import contextlib, hashlib, math, os, signal, sys, time
 import torch, torch.distributed as dist
 from torch import nn
@@ -77,83 +79,19 @@ def digest(models):
     return text.hexdigest()
 
 
+def leave(models):
+    own = torch.cat([p.detach().double().reshape(-1) for model in models for p in model.parameters()])
+    own.numpy().tofile(f"{OUT}/0-{rank}.parameters")
+
+
 def numbers(models):
     return sum(float(value.double().abs().sum()) for model in models for value in model.state_dict().values())
 """
 
-EXACT = {
-    "fuse_grad_size_in_MB": ("0.0625", "0.1", "0.25", "25"),
-    "fuse_all_reduce_ops": ("off",),
-    "fuse_grad_size_in_TFLOPS": ("1", "2"),
-    "last_comm_group_size_MB": ("0.0625", "0.1"),
-    "nccl_comm_num": ("2", "3"),
-    "sync_nccl_allreduce": ("on",),
-    "use_hierarchical_allreduce": ("on",),
-    "num_threads": ("1", "2"),
-    "num_iteration_per_drop_scope": ("3", "30"),
-    "loader_num_workers": ("1",),
-    "fuse_all_optimizer_ops": ("on",),
-}
-INEXACT = {
-    "fp16_allreduce": {"fp16_allreduce_dtype": ("bf16", "fp16")},
-    "localsgd": {"localsgd_k_steps": ("2", "3", "5"), "localsgd_begin_step": ("1", "4")},
-    "adaptive_localsgd": {"adaptive_localsgd_init_k_steps": ("2", "3")},
-    "gradient_merge": {"gradient_merge_k_steps": ("2", "3"), "gradient_merge_avg": ("on", "off")},
-    "dgc": {"dgc_rank": ("1", "2")},
-    "amp": {"amp_dtype": ("bf16",)},
-}
 
+def draw_script(draw: random.Random, case: Case) -> str:
+    """The text after the head; what is in it is noted in the case."""
 
-@dataclass
-class Case:
-    """One script with the settings that it is held against itself under."""
-
-    seed: int
-    ranks: int = 2
-    script: str = ""
-    settings: dict[str, str] = field(default_factory=dict)
-    features: list[str] = field(default_factory=list)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the settings leave the arithmetic as it is, up to its order."""
-        return not any(knob in INEXACT for knob in self.settings)
-
-    @property
-    def is_bitwise(self) -> bool:
-        """Whether not even the order of a sum may differ: two ranks have only one, and no optimizer is another's."""
-        others = {"fuse_all_optimizer_ops", "num_threads"}
-        return self.is_exact and self.ranks == 2 and not others & self.settings.keys()
-
-
-def make_case(seed: int) -> Case:
-    """The same for the same number."""
-    case = Case(seed)
-    draw = random.Random(seed)
-    case.settings = _draw_settings(draw)
-    hierarchical = "use_hierarchical_allreduce" in case.settings
-    case.ranks = 4 if hierarchical else draw.choice((2, 2, 2, 2, 2, 3))
-    case.script = _HEAD + _write(draw, case)
-    return case
-
-
-def _draw_settings(draw: random.Random) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for _ in range(draw.choice((1, 1, 2, 2, 3))):
-        knob = draw.choice(sorted(EXACT))
-        settings[knob] = draw.choice(EXACT[knob])
-    if draw.random() < 0.3:
-        name = draw.choice(sorted(INEXACT))
-        settings[name] = "on"
-        settings |= {knob: draw.choice(values) for knob, values in INEXACT[name].items()}
-    if "use_hierarchical_allreduce" in settings:
-        settings["hierarchical_allreduce_inter_nranks"] = "2"
-    if "loader_num_workers" in settings and draw.random() < 0.5:
-        settings["loader_prefetch_factor"] = "4"
-    return settings
-
-
-def _write(draw: random.Random, case: Case) -> str:
     def chance(share: float, name: str) -> bool:
         found = draw.random() < share
         if found:
@@ -385,7 +323,7 @@ def _write(draw: random.Random, case: Case) -> str:
             lines.insert(len(lines) - 4, "train(20)")
     else:
         lines += ["", "", "train(STEPS)"]
-    lines += ["tell('end', show(numbers(models)), digest(models))"]
+    lines += ["leave(models)", "tell('end', show(numbers(models)), digest(models))"]
     if end not in ("ends_early", "join") and draw.random() < 0.5:
         lines += ["dist.destroy_process_group()"]
     return "\n".join(lines) + "\n"

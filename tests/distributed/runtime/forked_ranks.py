@@ -7,6 +7,7 @@ of the agent.
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -78,6 +79,9 @@ def main() -> None:
         ]()
         importlib.import_module("fleet_advisor_runtime.inject.patches")
     torch.distributed.destroy_process_group = _wait_before(torch.distributed.destroy_process_group)
+    # Out of every rank's collections: they would write to each page of it, which is shared until then.
+    gc.collect()
+    gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         answers.write(f"{run(json.loads(line))}\n")
