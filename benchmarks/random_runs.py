@@ -4,7 +4,7 @@
 
 Each seed is a script and settings (`random_cases.py`). It trains twice, on ranks forked from a process that has loaded
 torch: once by itself and once with the runtime in front, as `advisor run` puts it there; every `--real`-th seed by the
-real `advisor run` and `torchrun`. What has to be the same: the exit code, each rank's printed losses, the files, and the
+real `advisor run` and `torchrun`. What has to be the same: exit code, each rank's printed losses, files, and the
 parameters of all ranks, before each update and at the end: where the bare script's ranks hold the same bits, so do they
 under the settings, else they are no further apart. A loss is the same to the last bit where no setting may change the
 order of a sum; else to a thousandth. Settings that change the arithmetic itself only have to print as many losses, all

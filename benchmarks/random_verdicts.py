@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _CLOSE, _CLOSE_BELOW = 1e-3, 1e-5
 _MOST_LOCAL_STEPS = 17
 """The longest interval of adaptive local SGD, and one step."""
+_BY_TURNS = ("toggle", "frozen_critic")
+_UPDATES_OF_TURNS = 4
+"""Most updates of a step where several optimizers take turns."""
 _MARK = re.compile(r" (\w+:[0-9a-f]{16})$")
 """Ends a line that tells the bits of a rank's parameters: ranks of the same place hold the same ones."""
 
@@ -84,6 +87,8 @@ def _find_drift(case: Case, bare: Trained, under: Trained) -> str:
     if case.may_drift:
         knob = "localsgd_k_steps" if "localsgd" in case.settings else ""
         most = int(case.settings[knob]) if knob else _MOST_LOCAL_STEPS
+        if case.kind in _BY_TURNS:
+            most *= _UPDATES_OF_TURNS
         since = 0
         for step, (before, after) in enumerate(zip(was, now, strict=False)):
             since = since + 1 if after and not before else 0
