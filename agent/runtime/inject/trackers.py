@@ -3,6 +3,8 @@ uploads nothing to a model hub."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
 from concurrent.futures import Future
@@ -13,13 +15,17 @@ from .after_import import call_after_import
 
 SWITCHES = {
     "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
+    "COMET_MODE": "disabled",  # read by transformers, not by comet_ml
+    "COMET_AUTO_LOG_DISABLE": "true",
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
     "SWANLAB_MODE": "disabled",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 """Each tracker's own."""
 MLFLOW = "MLFLOW_TRACKING_URI"
+TRACKIO_ELSEWHERE = ("space_id", "server_url", "dataset_id", "bucket_id", "webhook_url")
+"""Arguments of trackio.init that send what it logs to others; each has a variable of the same name."""
 SENDING = ("create_commit", "upload_file", "upload_folder", "upload_large_folder")
 """Of huggingface_hub's HfApi."""
 
@@ -30,9 +36,35 @@ def silence_trackers(variables: MutableMapping[str, str], session_dir: Optional[
         variables.setdefault(name, value)
     if session_dir and MLFLOW not in variables:
         uri = variables[MLFLOW] = "file:" + os.path.join(os.path.abspath(session_dir), "mlflow")
+        variables["MLFLOW_ALLOW_FILE_STORE"] = "true"  # mlflow 3.17 refuses folders without it
         # Before mlflow's other modules take these names from it: a script that names its server is not heard either.
         call_after_import("mlflow.tracking._tracking_service.utils", lambda: _pin_mlflow(uri))
+    if session_dir:
+        # Trackio cannot be switched off: what it logs goes to a folder that is deleted with the session.
+        variables["TRACKIO_DIR"] = os.path.join(os.path.abspath(session_dir), "trackio")
+        for name in TRACKIO_ELSEWHERE:
+            variables.pop(f"TRACKIO_{name.upper()}", None)
+        call_after_import("trackio", _keep_trackio_here)
+        call_after_import("clearml.config.cache", lambda: _keep_clearml_here(session_dir))
     call_after_import("huggingface_hub.hf_api", _stub_uploads)
+
+
+def _keep_trackio_here() -> None:
+    trackio: Any = sys.modules["trackio"]
+    original = trackio.init
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(original).bind(*args, **kwargs)
+        for name in TRACKIO_ELSEWHERE:
+            given.arguments.pop(name, None)
+        return original(*given.args, **given.kwargs)
+
+    trackio.init = init
+
+
+def _keep_clearml_here(folder: str) -> None:
+    sys.modules["clearml.config.cache"].SessionCache.SESSION_CACHE_FOLDER = folder  # type: ignore[attr-defined]
 
 
 def _pin_mlflow(uri: str) -> None:

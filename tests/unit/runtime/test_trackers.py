@@ -47,8 +47,8 @@ def test_nothing_is_uploaded_to_the_hub(tmp_path: Path) -> None:
 
 
 QUIET = {
-    "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1",
-    "SWANLAB_MODE": "disabled",
+    "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "COMET_AUTO_LOG_DISABLE": "true", "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1", "SWANLAB_MODE": "disabled", "MLFLOW_DISABLE_TELEMETRY": "true",
 }  # fmt: skip
 """What each tracker's documents say of a run that is kept nowhere, or on this machine only."""
 
@@ -91,3 +91,22 @@ def test_a_server_that_the_jobs_environment_names_is_wanted(tmp_path: Path) -> N
     write_mlflow(tmp_path)
     chosen = run(MLFLOW, tmp_path, MLFLOW_TRACKING_URI="http://tracking.example.com")
     assert chosen.strip() == "http://tracking.example.com"
+
+
+def test_trackio_writes_to_the_sessions_folder_and_sends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "trackio.py").write_text(
+        "import os\n"
+        "def init(project, name=None, group=None, space_id=None, server_url=None, dataset_id=None, bucket_id=None,\n"
+        "         config=None, webhook_url=None):\n"
+        "    print(project, name, space_id, server_url, bucket_id, config, webhook_url, os.environ['TRACKIO_DIR'],\n"
+        "          sorted(name for name in os.environ if name.startswith('TRACKIO_')))\n"
+    )
+    code = (
+        "from trackio import init\n"
+        "init('mine', 'tonight', None, 'me/space', bucket_id='me/bucket', config=3, webhook_url='https://x')"
+    )
+    variables = {f"TRACKIO_{name}": "me/other" for name in ("SPACE_ID", "BUCKET_ID", "SERVER_URL", "DIR")}
+    own = f"{tmp_path}/session/trackio"
+    assert run(code, tmp_path, **variables).strip() == (
+        f"mine tonight None None None 3 None {own} ['TRACKIO_DIR']"
+    )
