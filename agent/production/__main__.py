@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from advisor.protocol.answers.strategy_file import read_strategy_file
+from advisor.protocol.training.own_knobs import split_variables
 from agent.guard.rank_folder import lay_out
 from agent.production.beside import start_beside
 from agent.production.plan import Unusable, find_program, make_plan, start_tuner, warn_of
@@ -94,6 +95,11 @@ def run(
     proof. Where several nodes are started one by one, put it before each node's command. Exit code: the command's own;
     2 usage, 3 the strategy cannot be used.
     """
+    variables, command = split_variables(command)
+    outside = dict(os.environ)
+    os.environ |= variables
+    if not command:
+        _fail("There are only variables: give the command behind them, e.g. torchrun.", _USAGE)
     # Out of the training's own variables: only the watch gets it (in ADVISOR_RUN), and only with a server to report to.
     tokens = {name: text for name in _TOKENS if (text := os.environ.pop(name, ""))}
     try:
@@ -127,7 +133,7 @@ def run(
         watching |= {name.removeprefix("ADVISOR_").lower(): text for name, text in tokens.items()}
     variables = plan.build_environment(os.environ, report.absolute() if report else None, watching, tune=tune)
     if dry_run:
-        added = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+        added = {name: value for name, value in variables.items() if outside.get(name) != value}
         typer.echo(json.dumps({"command": command, "environment": added}, indent=2))
         return
     told = [plan.headline]

@@ -96,15 +96,18 @@ def fit_options(options: TuneOptions, place: "Place") -> TuneOptions:
 def launch_ranks(command: Sequence[str], place: "Place") -> list[str]:
     """Return the launch command of one node; a plain python, which joins no other, becomes torch's launcher."""
     from advisor.protocol.training.launch_command import UnlaunchableCommand, parse_command
+    from advisor.protocol.training.own_knobs import split_variables
 
+    variables, words = split_variables(command)
     try:
-        launch = parse_command(command)
+        launch = parse_command(words)
     except UnlaunchableCommand:
         return list(command)
     if launch.is_torchrun or place.count * place.tasks == 1:
         return list(command)
     ranks = ("-m", "torch.distributed.run", "--nproc-per-node", str(place.tasks))
-    return [launch.launcher, *launch.python_options, *ranks, *launch.script, *launch.arguments]
+    typed = command[: len(variables)]
+    return [*typed, launch.launcher, *launch.python_options, *ranks, *launch.script, *launch.arguments]
 
 
 def settle_nodes(

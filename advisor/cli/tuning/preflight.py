@@ -39,7 +39,7 @@ def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
     """Raise `CommandFailed` where launcher, script or number of nodes cannot work on this machine."""
     command = spec.workload.command
     variables = training_environment(environment)
-    path = variables["PATH"]
+    path = spec.workload.environment.get("PATH", variables["PATH"])
     if shutil.which(command[0], path=path) is None:
         raise CommandFailed(
             Exit.INVALID_SPEC,

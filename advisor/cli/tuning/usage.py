@@ -51,6 +51,8 @@ def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) ->
             if job.cluster.shares_one_machine
             else (f"; on each of {job.spec.nodes} nodes, with NODE_RANK and MASTER_ADDR set")
         )
+    if job.spec.workload.environment:
+        note += f"; with the job's {', '.join(sorted(job.spec.workload.environment))} set"
     if left_out:
         note += f"; set yourself: {', '.join(left_out)}"
     return Use(command=command, note=note, lines=list_own_lines(advice, job), program=program)

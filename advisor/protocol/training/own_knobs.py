@@ -140,6 +140,15 @@ def spell(value: Value) -> str:
     return str(value)
 
 
+def split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables that stand in front of a command as in a shell (`X=1 torchrun …`), and the rest."""
+    rest, given = list(words), {}
+    while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        given[name] = value
+    return given, rest
+
+
 def find_option(command: Sequence[str], option: str) -> tuple[int, str] | None:
     """Return the place of the word that holds an option's value, and what stands before the value in that word.
 

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
-from advisor.protocol.training.own_knobs import INHERITED, PLACEHOLDER, UNSET, OwnKnob, find_option, spell
+from advisor.protocol.training.own_knobs import (
+    INHERITED,
+    PLACEHOLDER,
+    UNSET,
+    OwnKnob,
+    find_option,
+    spell,
+    split_variables,
+)
 from advisor.protocol.training.workload import Workload, count_samples
 
 
@@ -24,7 +32,7 @@ def settle(workload: Workload, values: Mapping[str, Value]) -> Workload:
         value = values.get(knob.name, knob.own_value)
         if knob.words:
             words = knob.words[str(value)]
-            given, rest = _split_variables(words)
+            given, rest = split_variables(words)
             environment |= given
             command = rest if knob.is_command else _put_words(command, knob.name, rest)
         elif knob.variable and value == UNSET:
@@ -49,14 +57,6 @@ def settle(workload: Workload, values: Mapping[str, Value]) -> Workload:
 
 def _fill(word: str, pattern: re.Pattern[str], text: str) -> str:
     return pattern.sub(lambda found: found[0] if found[1] else text, word)
-
-
-def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    rest, given = list(words), {}
-    while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
-        name, _, value = rest.pop(0).partition("=")
-        given[name] = value
-    return given, rest
 
 
 def _put_words(command: list[str], name: str, words: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from advisor.protocol.expressions import LARGEST, evaluate
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
 from advisor.protocol.training.own_knob_texts import TypedKnob
-from advisor.protocol.training.own_knobs import OwnKnob, find_baseline, find_place
+from advisor.protocol.training.own_knobs import OwnKnob, find_baseline, find_place, split_variables
 from advisor.protocol.training.parameter_servers import ParameterServers
 
 
@@ -68,7 +68,8 @@ class Workload(Spec):
     kind: WorkloadKind = WorkloadKind.PYTORCH
     """Which backend of the agent starts it."""
     command: tuple[str, ...] = Field(min_length=1)
-    """The launch command, one word per element: `torchrun --nproc-per-node 2 train.py --epochs 3`."""
+    """The launch command, one word per element: `torchrun --nproc-per-node 2 train.py --epochs 3`. Words in front of
+    it such as `OMP_NUM_THREADS=1` become variables of `environment`, as in a shell."""
     working_dir: str = "."
     """Directory the command is started in, absolute on every node."""
     environment: dict[str, Secret] = Field(default_factory=dict, repr=False)
@@ -120,6 +121,21 @@ class Workload(Spec):
         return pattern
 
     @model_validator(mode="after")
+    def _take_variables(self) -> Self:
+        variables, words = split_variables(self.command)
+        if variables and not words:
+            raise ValueError("the command is only variables: give the launcher behind them, e.g. torchrun")
+        if unfilled := [name for name, text in variables.items() if "${" in text]:
+            raise ValueError(
+                f"{unfilled[0]}=${{…}} in front of the command is not filled in: write `env` before it, or name the "
+                f"variable as a knob: '${unfilled[0]}=VALUE,VALUE'"
+            )
+        # The model is frozen for everyone else; what it holds is complete from the last validator on.
+        object.__setattr__(self, "command", tuple(words))
+        object.__setattr__(self, "environment", {**self.environment, **variables})
+        return self
+
+    @model_validator(mode="after")
     def _refuse_what_only_commands_have(self) -> Self:
         if self.kind is not WorkloadKind.COMMAND and (self.knobs or self.pattern):
             given = "knobs" if self.knobs else "pattern"
@@ -167,7 +183,6 @@ class Workload(Spec):
                 )
             value = knob.own_value if today is None else today
             read.append(OwnKnob.model_validate({**dict(knob), "baseline": value}))
-        # The model is frozen for everyone else; what it holds is complete from here on.
         object.__setattr__(self, "own", tuple(read))
         return self
 

@@ -15,14 +15,19 @@ from tests.unit.exporters.conftest import advise
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
-def run(folder: Path, options: list[str], **variables: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the training's environment, and what its ranks are told of the watch."""
+def run(
+    folder: Path, options: list[str], typed: tuple[str, ...] = (), **variables: str
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the training's environment, and what its ranks are told of the watch.
+
+    `typed`: in front of its command.
+    """
     strategy = folder / "strategy.json"
     strategy.write_text(export(*advise({"num_threads": 2}), "json").content)
     kept = {name: text for name, text in os.environ.items() if not name.startswith("ADVISOR_")}
     words = [sys.executable, "-P", "-m", "agent.production", "--strategy", str(strategy), *options]
     done = subprocess.run(
-        [*words, "--", sys.executable, "-c", PRINT], env={**kept, **variables}, cwd=folder, capture_output=True,
+        [*words, "--", *typed, sys.executable, "-c", PRINT], env={**kept, **variables}, cwd=folder, capture_output=True,
         text=True, timeout=60, check=True,
     )  # fmt: skip
     environment = json.loads(done.stdout.splitlines()[-1])
@@ -46,3 +51,8 @@ def test_without_a_watch_or_a_server_no_token_goes_anywhere(tmp_path: Path) -> N
         environment, watch = run(tmp_path, options, ADVISOR_TOKEN="secret", **variables)
         assert "server" not in watch
         assert not any("secret" in text for text in environment.values())
+
+
+def test_variables_in_front_of_the_command_are_the_trainings(tmp_path: Path) -> None:
+    environment, _ = run(tmp_path, [], ("FORCE_TORCHRUN=1", "WHO=typed"), WHO="outside")
+    assert (environment["FORCE_TORCHRUN"], environment["WHO"]) == ("1", "typed")

@@ -125,3 +125,9 @@ def test_knobs_of_ones_own_that_nothing_declares_are_told() -> None:
     )
     assert warn("batch=1,2:exact") == ""
     assert warn("batch=1,2", allow="convergence", from_checkpoint=True) == ""
+
+
+def test_variables_in_front_of_the_launcher_are_not_taken_for_it(tmp_path: Path) -> None:
+    launcher = make_launcher(tmp_path, "start-training", "#!/bin/sh")
+    check_here(specify(tmp_path, ["FORCE_TORCHRUN=1", launcher, "x.yaml"]), {})
+    check_here(specify(tmp_path, [f"PATH={tmp_path}", "start-training", "x.yaml"]), {})

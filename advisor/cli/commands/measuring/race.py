@@ -18,6 +18,7 @@ from advisor.protocol.base import Message
 from advisor.protocol.gains import describe_ratio
 from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.training.own_knob_texts import read_commands
+from advisor.protocol.training.own_knobs import split_variables
 from advisor.protocol.training.workload import WorkloadKind
 
 if TYPE_CHECKING:  # It loads while server and agents start.
@@ -89,7 +90,9 @@ def race(
         from_checkpoint=effect is Effect.CONVERGENCE,
     )
     held = {"workload": {"own": [own]}, "verify": {own["name"]: "B"}}
-    spec = spec_from_options(shlex.split(commands[0]), options, Path.cwd(), held)
+    # The knob's values hold each command with the variables in front of it: those of A are not B's.
+    _, words = split_variables(shlex.split(commands[0]))
+    spec = spec_from_options(words, options, Path.cwd(), held)
 
     def finish(client: "Client", job: Job) -> None:
         if job.state is not JobState.FINISHED:
