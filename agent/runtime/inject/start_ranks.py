@@ -1,22 +1,22 @@
 """Starts a node's ranks as `torchrun` would: `start_ranks.py [torchrun's options] script.py args…`.
 
 torchrun loads all of torch before it starts a rank, which takes as long as the ranks' own loading of it, at every
-launch. For an ordinary command nothing of that is needed: the ranks are the same processes, with the same words and
-variables. Whatever is not understood here (another option, a variable of torchrun's, an old torch) is torchrun's to do,
-with the same words. Standard library only; executed as a plain script by the python that torchrun belongs to.
-
-One thing differs: rank 0 keeps the store in which the ranks meet, as without torchrun, and not the launcher.
+launch. Here the ranks are started first, and torch is loaded beside them: for the store in which they meet, which node
+0's launcher keeps as torchrun does. The ranks are the same processes, with the same words and variables. Whatever is
+not understood here (another option, a variable of torchrun's, an old torch) is torchrun's to do, with the same words.
+Executed as a plain script by the python that torchrun belongs to.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from importlib import metadata
-from typing import Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 _NUMBERS = ("nproc-per-node", "nnodes", "node-rank", "master-port")
 _TEXTS = ("master-addr",)
@@ -27,6 +27,9 @@ _OLDEST_TORCH = (2, 2)
 _PATIENCE_S = 30.0
 """What ranks get to leave after SIGTERM, as torchrun gives them."""
 _POLL_S = 0.05
+_BACKLOG = 4096
+_KEPT = "PET_LOG_DIR"
+"""The one variable of torchrun's that the agent gives: a folder, for which there is no use here."""
 
 
 def main() -> None:
@@ -42,6 +45,8 @@ def main() -> None:
         # Only noted: an exception could come while a rank is being started, and that rank would be left running.
         signal.signal(number, lambda number, _: asked.append(number))
     ranks: List[subprocess.Popen[bytes]] = []
+    # Ranks that are there before the store are kept waiting by the kernel.
+    listener = _listen(int(options["master-port"])) if options.get("node-rank", "0") == "0" else None
     try:
         for local_rank in range(int(options.get("nproc-per-node", "1"))):
             if asked:
@@ -50,7 +55,9 @@ def main() -> None:
             words = [sys.executable, "-u", *script]
             # An OS session of its own, as torchrun gives it: its whole group can be stopped.
             ranks.append(subprocess.Popen(words, env=environment, start_new_session=True))
+        store = _keep_store(options, listener) if listener is not None and not asked else None
         code = wait(ranks, asked)
+        del store
     finally:
         _end(ranks)
     sys.exit(code)
@@ -101,13 +108,29 @@ def describe_rank(
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "none",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     }
     usual = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     if ranks_here > 1:
         usual["OMP_NUM_THREADS"] = "1"
     return {**usual, **environment, **told}
+
+
+def _listen(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
+    return socket.create_server(("", port), backlog=_BACKLOG)
+
+
+def _keep_store(options: Mapping[str, str], listener: socket.socket) -> Any:
+    """Returns the store, which serves the ranks as long as it is held."""
+    from torch.distributed import TCPStore
+
+    host, port = options["master-addr"], int(options["master-port"])
+    return TCPStore(
+        host, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener.detach()
+    )
 
 
 def wait(ranks: Sequence["subprocess.Popen[bytes]"], asked: Sequence[int]) -> int:
@@ -145,7 +168,8 @@ def _end(ranks: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 
 def _wants_torchrun(environment: Mapping[str, str]) -> bool:
-    if any(name.startswith(("PET_", "TORCHELASTIC_")) or name == "PYTHON_EXEC" for name in environment):
+    others = [name for name in environment if name != _KEPT]
+    if any(name.startswith(("PET_", "TORCHELASTIC_")) or name == "PYTHON_EXEC" for name in others):
         return True
     try:
         version = metadata.version("torch").split(".")

@@ -64,7 +64,7 @@ def _keep_trackio_here() -> None:
 
 
 def _keep_clearml_here(folder: str) -> None:
-    sys.modules["clearml.config.cache"].SessionCache.SESSION_CACHE_FOLDER = folder  # type: ignore[attr-defined]
+    sys.modules["clearml.config.cache"].SessionCache.SESSION_CACHE_FOLDER = folder
 
 
 def _pin_mlflow(uri: str) -> None:
