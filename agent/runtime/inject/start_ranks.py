@@ -129,7 +129,12 @@ def _keep_store(options: Mapping[str, str], listener: socket.socket) -> Any:
 
     host, port = options["master-addr"], int(options["master-port"])
     return TCPStore(
-        host, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener.detach()
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=listener.detach(),
     )
 
 

@@ -31,8 +31,17 @@ if os.environ["RANK"] == "1":
     raise SystemExit(3)
 time.sleep(600)
 """
-DIFFERENT = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE", "MASTER_PORT"}
-"""Variables that have to differ: where a rank's error is written, who keeps the store."""
+MEET = """
+import os, torch.distributed as dist
+told = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = dist.TCPStore(*told, is_master=False, wait_for_workers=False)  # as torchft does, before any group
+store.add("ready", 1)
+dist.init_process_group("gloo")
+dist.barrier()
+open(f"met.{dist.get_rank()}", "w").write(f"{store.add('ready', 0)} {os.getppid()}")
+"""
+DIFFERENT = {"TORCHELASTIC_ERROR_FILE", "MASTER_PORT"}
+"""Variables that have to differ: where a rank's error is written."""
 
 
 def launch(starter: list[str], script: Path, *words: str, ranks: int = 2) -> subprocess.Popen[str]:
@@ -85,6 +94,15 @@ def test_ranks_are_those_that_torchrun_starts(tmp_path: Path) -> None:
         } == DIFFERENT
         ours["words"][-1] = torchruns["words"][-1] = ""
         assert ours == torchruns
+
+
+def test_launcher_keeps_the_store_as_torchrun_does(tmp_path: Path) -> None:
+    script = tmp_path / "meet.py"
+    script.write_text(MEET)
+    started = launch([str(STARTER)], script)
+    assert started.wait(60) == 0, started.stderr and started.stderr.read()
+    told = [(tmp_path / f"met.{rank}").read_text() for rank in range(2)]
+    assert told == [f"2 {started.pid}"] * 2
 
 
 def test_rank_that_fails_ends_the_others(tmp_path: Path) -> None:

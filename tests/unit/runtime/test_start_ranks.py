@@ -1,7 +1,14 @@
 """Which launches are simple enough to be started without torchrun, and what their ranks are told."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.workload import Workload
+from agent.backends.launch import SessionPlace
+from agent.backends.pytorch import START_RANKS, build_launch
 from agent.runtime.inject import start_ranks
 
 GANG = [
@@ -55,6 +62,21 @@ def test_anything_else_is_left_to_torchrun(words: list[str]) -> None:
 def test_variable_of_torchruns_is_left_to_torchrun(name: str) -> None:
     assert start_ranks._wants_torchrun({name: "1"})
     assert not start_ranks._wants_torchrun({"HOME": "/"})
+
+
+def test_what_the_agent_gives_every_launch_needs_no_torchrun(tmp_path: Path) -> None:
+    workload = Workload(command=("torchrun", "--nproc-per-node", "2", "train.py"), working_dir=str(tmp_path))
+    (tmp_path / "train.py").write_text("")
+    assignment = Assignment(
+        session_id="s", generation=1, job_id="j", node_rank=0, nnodes=1, workload=workload
+    )
+    place = SessionPlace(tmp_path, tmp_path / "s", "agent", "session", tmp_path / "launch.py")
+    launch = build_launch(
+        assignment, "127.0.0.1:2900", place, {"PATH": os.environ["PATH"], "PET_NNODES": "2"}
+    )
+    assert launch.argv[1] == str(START_RANKS)
+    assert start_ranks.parse(launch.argv[2:]) is not None
+    assert not start_ranks._wants_torchrun(launch.environment)
 
 
 def test_ranks_are_numbered_across_nodes() -> None:
