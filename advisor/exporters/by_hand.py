@@ -16,6 +16,8 @@ DTYPES: Mapping[str, str] = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _LINES: Mapping[str, str] = {
     "find_unused_parameters": "give DistributedDataParallel find_unused_parameters={value}. Should a step leave out a "
     "parameter after all, DDP then ends the training with an error; under `advisor run` it goes on.",
+    "broadcast_buffers": "build buffers alike on all ranks and give DistributedDataParallel broadcast_buffers={value}, "
+    "which sends none when it is built either (forward_sync_buffers={value} of torch 2.13 does).",
     "batched_grad_copy": "give DistributedDataParallel batched_grad_copy={value} (torch 2.13).",
     "numa_binding": "launch GPU ranks with torchrun --numa-binding {value} (torch 2.9, numactl installed); ranks that "
     "compute on CPUs are bound under run.sh and `advisor run` only.",

@@ -152,6 +152,11 @@ def _script(names: Iterable[str], values: Mapping[str, Value], job: Job) -> list
         elif name == "num_iteration_per_drop_scope" and value != 1:
             where = f"before the loop, and gc.collect() after every {value} steps"
             lines.append(OwnLine(text="gc.freeze(); gc.disable()", where=where, knobs=(name,)))
+        elif name == "broadcast_buffers" and _reaches(job, 2, 13):
+            lines.append(OwnLine(text=f"DDP(…, forward_sync_buffers={value})", knobs=(name,)))
+        elif name == "broadcast_buffers":
+            where = "and build buffers alike on every rank"
+            lines.append(OwnLine(text=f"DDP(…, broadcast_buffers={value})", where=where, knobs=(name,)))
         elif name in ours & set(_OF_DDP):
             lines.append(OwnLine(text=f"DDP(…, {name}={value})", knobs=(name,)))
         elif name == "fuse_all_optimizer_ops":

@@ -64,6 +64,8 @@ class Part(StrEnum):
 
     COMMUNICATION = "communication"
     """Communication that computation does not hide."""
+    BUFFERS = "buffers"
+    """Rank 0's broadcast of the model's buffers."""
     COMPUTATION = "computation"
     """Forward, backward and optimizer."""
     OPTIMIZER = "optimizer"

@@ -20,6 +20,7 @@ from .link.exchange import PeerLost
 from .link.rank_output import say
 from .link.trouble import describe_trouble
 from .observe.clock import is_capturing
+from .observe.models import is_pipelined
 from .observe.recorder import FORWARD, INTERRUPTED, multiply_loss
 from .observe.sharded import count_sharers, explain_unknown, find_kind, find_sharded_roots
 from .observe.unwrapped import find_trouble
@@ -164,7 +165,9 @@ class Runtime:
         self.recorder.begin_optimizer(optimizer)
         if self.at_work is not None and not self.recorder.is_in_backward:
             self.at_work.before_step()
-        if not self.models.has_replicas:
+        if self.watch.optimizer_steps == 0 and is_pipelined():
+            self._tell_trouble("pipeline")
+        elif not self.models.has_replicas:
             self._look_for_sharded(optimizer)
         elif not self.models.have_run and self.watch.optimizer_steps == STEPS_WITHOUT_DDP:
             self._tell_trouble("eval_mode", steps=STEPS_WITHOUT_DDP)

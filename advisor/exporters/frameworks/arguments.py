@@ -130,6 +130,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
             table={
                 **_one_size("ddp_bucket_cap_mb", whole=True),
                 "find_unused_parameters": plainly("ddp_find_unused_parameters", "find_unused_parameters"),
+                "broadcast_buffers": plainly("ddp_broadcast_buffers", "broadcast_buffers"),
                 **_accumulation("gradient_accumulation_steps"),
                 "batch_size_multiple": batch_size("per_device_train_batch_size"),
                 "amp": _trainers_precision,
@@ -153,6 +154,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
             table={
                 **dict.fromkeys(BUCKETS, _lightnings_buckets),
                 "find_unused_parameters": plainly("ddp.find_unused_parameters", "find_unused_parameters"),
+                "broadcast_buffers": plainly("ddp.broadcast_buffers", "broadcast_buffers"),
                 "fp16_allreduce": _lightnings_wire,
                 "fp16_allreduce_dtype": _lightnings_wire,
                 **_accumulation("accumulate_grad_batches"),
@@ -173,6 +175,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
             table={
                 **_one_size("ddp.bucket_cap_mb"),
                 "find_unused_parameters": plainly("ddp.find_unused_parameters", "find_unused_parameters"),
+                "broadcast_buffers": plainly("ddp.broadcast_buffers", "broadcast_buffers"),
                 "fp16_allreduce": _accelerates_wire,
                 "fp16_allreduce_dtype": _accelerates_wire,
                 "dgc": _accelerates_compression,

@@ -168,6 +168,7 @@ class RungAdvice(Message):
 
 _BOUND_WORDS = {
     "communication": "communication",
+    "buffers": "the broadcast of the model's buffers",
     "collectives": "collectives beside the gradients' reduction",
     "compute": "computation",
     "input": "data loading",
@@ -190,8 +191,8 @@ class Finding(Message):
     """One thing that may bound a step, with its evidence."""
 
     bound: str
-    """"communication", "collectives", "compute", "input", "straggler", "waiting", "own_code", "evaluation", "garbage",
-    "stalls" or "launch"."""
+    """"communication", "buffers", "collectives", "compute", "input", "straggler", "waiting", "own_code", "evaluation",
+    "garbage", "stalls" or "launch"."""
     share: float
     """Its share of the baseline's step, 0 to 1."""
     holds: bool

@@ -5,7 +5,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.results import NOTICEABLE_S, Phases
 
 _PHASES_SHOWN = 4
-_SHORT_PHASES = {"data wait": "data", "exposed communication": "network"}
+_SHORT_PHASES = {"data wait": "data", "exposed communication": "network", "broadcast of buffers": "buffers"}
 _WORTH_TELLING = 0.05
 """Phases that make up less of what changed are left out."""
 _NEARLY_ALL = 0.7

@@ -64,6 +64,16 @@ def _search_rule(_: KnobContext) -> tuple[Rule, ...]:
     return (Rule(False, "DDP searches each step's graph for unused parameters, and has never found any."),)
 
 
+def _broadcast_unavailable(context: KnobContext) -> str | None:
+    if not context.baseline["broadcast_buffers"]:
+        return "DistributedDataParallel broadcasts no buffers in this script."
+    return refused(context, "broadcast_buffers")
+
+
+def _broadcast_rule(_: KnobContext) -> tuple[Rule, ...]:
+    return (Rule(False, "DDP sends rank 0's buffers before every forward, and none of them ever changed."),)
+
+
 def _layers_unavailable(context: KnobContext) -> str | None:
     if context.facts.layers == 1:
         return "All parameters are in one layer: there is nothing to group."
@@ -260,6 +270,16 @@ COMMUNICATION: tuple[Knob, ...] = (
         "watched: a parameter without a gradient is handed over as the search would have done, and told.",
         unavailable_because=_search_unavailable,
         rule=_search_rule, inactive_because=_idle_without_reduction,
+    ),
+    Knob(
+        name="broadcast_buffers", title="broadcast of buffers",
+        place=S, part=Part.BUFFERS,
+        default=True, effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Send rank 0's buffers to all ranks before every forward. Off is offered where no buffer changes while "
+        "the model trains: batch norm's running statistics do.",
+        realised="DDP's broadcast_buffers (forward_sync_buffers), set in place. That no bit of a buffer changes is "
+        "asked over the first steps, and over those without the broadcast.",
+        unavailable_because=_broadcast_unavailable, rule=_broadcast_rule,
     ),
     Knob(
         name="nccl_comm_num", title="process groups that reduce gradients",

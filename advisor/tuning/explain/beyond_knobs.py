@@ -50,6 +50,13 @@ def _describe_phases(diagnosis: Diagnosis, after: Phases, on_reading: str) -> li
             f"{left * 1e3:.1f} ms of each {total * 1e3:.1f} ms step is still exposed communication: faster links, or a "
             "larger batch per rank, would help where knobs no longer do."
         )
+    if after.buffers_s / total >= _STALLING:
+        steps.append(
+            f"{after.buffers_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step is the broadcast of the model's buffers "
+            "before every forward: broadcast_buffers=False leaves it out, where each rank may keep its own (batch "
+            "norm's running statistics, which rank 0 has anyway as it has them now); so does keeping constants out of "
+            "the module's buffers."
+        )
     if called / total >= _STALLING:
         steps.append(
             f"{called * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are collectives beside the reduction of "

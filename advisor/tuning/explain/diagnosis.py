@@ -39,6 +39,7 @@ _LAUNCHING = frozenset(
 """Knobs that save the host work: fewer and larger kernels, fewer synchronisations and collections of garbage."""
 _ACTS_ON: Mapping[str, Callable[[Knob], bool]] = {
     "communication": lambda knob: knob.part is Part.COMMUNICATION or knob.name == "gradient_merge",
+    "buffers": lambda knob: knob.part is Part.BUFFERS,
     "compute": lambda knob: knob.part in {Part.COMPUTATION, Part.OPTIMIZER} or knob.name == "amp",
     "input": lambda knob: knob.part is Part.INPUT or knob.name == "loader_pin_memory",
     "launch": lambda knob: knob.name in _LAUNCHING,
@@ -55,6 +56,7 @@ _GROUPS = {
     "stalls_s": "stalls",
 }
 """What a late rank's part belongs to."""
+_WIRE = ("communication", "buffers", "collectives")
 _ALWAYS = frozenset({"communication", "compute", "input", "own_code", "straggler"})
 """Findings that are told however small they are."""
 
@@ -119,6 +121,7 @@ def _list_seconds(phases: Phases, late: LateRank | None) -> dict[str, float]:
         "evaluation": phases.evaluation_s,
         "garbage": phases.garbage_s,
         "stalls": phases.stalls_s,
+        "buffers": phases.buffers_s,
         "collectives": phases.collectives_s,
         "waiting": phases.wait_s,
     }
@@ -135,7 +138,7 @@ def _list_seconds(phases: Phases, late: LateRank | None) -> dict[str, float]:
 
 def _name_bound(shares: Mapping[str, float], phases: Phases) -> str:
     """The largest part. All communication counts together before one of its kinds is named."""
-    wire = {name: shares[name] for name in ("communication", "collectives") if name in shares}
+    wire = {name: shares[name] for name in _WIRE if name in shares}
     others = {name: share for name, share in shares.items() if name not in wire}
     largest = max(others, key=lambda name: others[name])
     share = others[largest]
@@ -160,6 +163,13 @@ def _say(bound: str, phases: Phases, late: LateRank | None, holds: bool) -> str:
             phases.exposed_comm_s or 0.0,
             "the reduction of gradients that computation does not hide",
             "What the knobs cannot hide only faster links shorten.",
+        ),
+        "buffers": (
+            phases.buffers_s,
+            "the broadcast of the model's buffers, which DistributedDataParallel sends from rank 0 before every "
+            "forward",
+            "broadcast_buffers=False leaves it out, and trains the same where no buffer changes in training; so does "
+            "keeping constants out of the module's buffers.",
         ),
         "collectives": (
             phases.collectives_s,

@@ -135,6 +135,8 @@ def _observe(
     part = knob.part
     if knob.name == "num_threads" or part in {Part.COMPUTATION, Part.OPTIMIZER}:
         return _observe_computing(phases)
+    if part is Part.BUFFERS:
+        return f"broadcast of buffers {_ms(phases[0].buffers_s)} → {_ms(phases[1].buffers_s)} ms"
     if part is Part.INPUT:
         return f"waiting for data {_ms(phases[0].data_wait_s)} → {_ms(phases[1].data_wait_s)} ms"
     before, after = (list_buckets(side) for side in blocks)

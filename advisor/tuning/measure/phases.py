@@ -70,7 +70,9 @@ def find_late(blocks: Sequence[Block]) -> LateRank | None:
 
 def communication_s(phases: Phases) -> float | None:
     """Return what the wire takes of a step, DDP's and other collectives'; None where it was not measured."""
-    return None if phases.exposed_comm_s is None else phases.exposed_comm_s + phases.collectives_s
+    if phases.exposed_comm_s is None:
+        return None
+    return phases.exposed_comm_s + phases.buffers_s + phases.collectives_s
 
 
 def exposed_share(phases: Phases) -> float | None:
@@ -106,6 +108,11 @@ def explain_unclear(blocks: Sequence[Block]) -> str | None:
         return "what of a step is communication could not be measured."
     if late is not None:
         return f"rank {late.rank} is late in every step; see to that first, then measure again."
+    if phases.buffers_s > _MOST_UNMODELLED * total:
+        return (
+            f"{spell_share(phases.buffers_s / total)} of a step is the broadcast of the model's buffers, and how that "
+            "grows with the cluster is not known: do without it (broadcast_buffers=False), then measure again."
+        )
     if phases.collectives_s > _MOST_UNMODELLED * total:
         return (
             f"{spell_share(phases.collectives_s / total)} of a step are collectives beside the reduction of gradients, "

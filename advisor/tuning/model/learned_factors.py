@@ -31,6 +31,7 @@ _TARGETS: Mapping[Part, Target] = {
     Part.COMPUTATION: Target.COMPUTATION,
     Part.OPTIMIZER: Target.OPTIMIZER,
     Part.COMMUNICATION: Target.COMMUNICATION,
+    Part.BUFFERS: Target.STEP,
     Part.INPUT: Target.READING,
     Part.STEP: Target.STEP,
 }

@@ -28,6 +28,7 @@ _BUCKET_SIZES = ("fuse_grad_size_in_MB", "last_comm_group_size_MB")
 """Knobs whose values from all gradients on make one bucket."""
 _PARTS: Mapping[Part, str] = {
     Part.COMMUNICATION: "Exposed communication",
+    Part.BUFFERS: "The broadcast of buffers",
     Part.COMPUTATION: "Computation",
     Part.OPTIMIZER: "The optimizer",
     Part.INPUT: "Waiting for data",
@@ -214,6 +215,7 @@ def measure_shares(context: KnobContext, probe: Sequence[Block]) -> dict[Part, f
             continue
         parts: dict[Part, float | None] = {
             Part.COMMUNICATION: exposed_share(phases),
+            Part.BUFFERS: (phases.buffers_s + phases.wait_s) / total,
             Part.OPTIMIZER: phases.optimizer_s / total,
             Part.INPUT: phases.data_wait_s / total,
         }

@@ -1,8 +1,9 @@
 """Times every call in which the script waits for other ranks, whatever of torch.distributed makes it.
 
 All of that module's calls, object collectives and SyncBatchNorm among them, end in methods of ProcessGroup and in
-Work.wait; functional collectives wait in one function. DDP's reducer calls none of these: it is C++. What DDP waits
-for in its forward, the ranks' buffers and the order of new buckets, counts as its reduction.
+Work.wait; functional collectives wait in one function. DDP's reducer calls none of these: it is C++. In its forward
+DDP waits for rank 0's buffers, a part of the step of their own, and for the order of new buckets, which counts as its
+reduction.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Callable
 import torch.distributed as dist
 
 from .. import current
-from ..observe.recorder import COLLECTIVE, REDUCTION
+from ..observe.recorder import BUFFERS, COLLECTIVE, REDUCTION
 from ..private_torch import BROADCAST_MODEL, FUNCTIONAL, GATHER_INTO, REBUILD_BUCKETS, SCATTER_INTO
 from .after_import import call_after_import
 
@@ -83,6 +84,6 @@ def patch_collectives(is_compiling: Callable[[], bool]) -> None:
     for name in ISSUED:
         patch(dist.ProcessGroup, name)
     patch(dist.Work, "wait")
-    patch(dist, BROADCAST_MODEL.name, REDUCTION)
+    patch(dist, BROADCAST_MODEL.name, BUFFERS)
     patch(dist.Reducer, REBUILD_BUCKETS.name, REDUCTION)
     call_after_import(FUNCTIONAL, lambda: patch(sys.modules[FUNCTIONAL], "wait_tensor"))

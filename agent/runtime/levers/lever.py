@@ -108,6 +108,9 @@ class Lever(ABC):
     starts_slowly: bool = False
     """Whether the first steps after a switch say nothing of its pace (a compilation, workers that start)."""
 
+    def watch(self, training: Training) -> None:
+        """At the first boundary: what may be held later against what the script has changed by then."""
+
     def list_refusals(self, training: Training) -> Dict[str, str]:
         """Knobs that cannot work in this job, each with its sentence. Every rank calls it at the same boundary."""
         return {}

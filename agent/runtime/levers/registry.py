@@ -29,6 +29,7 @@ from .micro_batches.micro_batches import MicroBatches
 from .micro_batches.split_forward import SplitForward
 from .own_knobs import OwnKnobs
 from .reduction.adaptive_local_sgd import AdaptiveLocalSgd
+from .reduction.buffer_broadcast import BufferBroadcast
 from .reduction.gradient_merge import GradientMerge
 from .reduction.gradient_reduction import GradientReduction
 from .reduction.local_sgd import LocalSgd
@@ -67,6 +68,7 @@ class Levers:
             NcclConfiguration(self.reduction, device),
             UnusedParameters(self.reduction),
             self.reduction,
+            BufferBroadcast(),
             LocalSgd(clock),
             AdaptiveLocalSgd(clock),
             # The script's scaler is not asked about an overflow in a merged step: the parameters do not change in it.
@@ -182,6 +184,11 @@ class Levers:
             sentence = f"It does not act on a model that is sharded by {kind}."
         unserved = {knob: sentence for lever in idle for knob in lever.knobs if knob not in served}
         self._refusals.update(unserved)
+
+    def watch(self, training: Training) -> None:
+        """At the first boundary."""
+        for lever in self._all:
+            lever.watch(training)
 
     def refuse(self, refusals: Mapping[str, str]) -> None:
         """What another rank cannot use, this one does not use either."""

@@ -22,8 +22,10 @@ class Phases:
     """Backward pass without exposed communication; with it where that could not be measured."""
     exposed_comm_s: Optional[float] = None
     """Reduction of gradients that computation did not hide, without waiting for other ranks; None: not measured."""
+    buffers_s: float = 0.0
+    """Broadcast of the model's buffers, which DDP sends from rank 0 before a forward, without waiting."""
     collectives_s: float = 0.0
-    """Collectives beside that reduction (the script's own, SyncBatchNorm's, a sharded model's), without waiting."""
+    """Collectives beside these two (the script's own, SyncBatchNorm's, a sharded model's), without waiting."""
     wait_s: float = 0.0
     """Waiting in reductions and collectives for ranks that come later."""
     optimizer_s: float = 0.0
@@ -60,6 +62,7 @@ PHASE_NAMES = {
     "forward_s": "forward",
     "backward_s": "backward",
     "exposed_comm_s": "exposed communication",
+    "buffers_s": "broadcast of buffers",
     "collectives_s": "other collectives",
     "wait_s": "waiting for other ranks",
     "optimizer_s": "optimizer",

@@ -67,6 +67,11 @@ SENTENCES: Dict[str, str] = {
         "known which of them closes a training step, they are gone. Train each of them longer, or call "
         "fleet_advisor.end_step() after each update."
     ),
+    "pipeline": (
+        "The model is a stage of a pipeline (torch.distributed.pipelining), whose forward waits for what the stage "
+        "before it sends: there is no moment between two steps at which all ranks could meet and switch a setting. "
+        "Tune the whole program from outside: --kind command with settings among its arguments."
+    ),
     "joins": (
         "The script trains in a join context, in which ranks may run out of data one by one, so that no step is left "
         "at which all ranks could switch a setting. Give every rank the same number of batches (drop_last=True in its "

@@ -170,6 +170,16 @@ ENGINES = {
 """Module and class of each, with its name in a sentence."""
 
 
+PIPELINES = "torch.distributed.pipelining.stage"
+
+
+def is_pipelined() -> bool:
+    """Whether a stage of torch's pipelines lives in this process. Walks all objects where they were imported."""
+    return PIPELINES in sys.modules and any(
+        type(item).__module__ == PIPELINES and hasattr(item, "submod") for item in gc.get_objects()
+    )
+
+
 def find_engine() -> str:
     """The engine that lives in this process, "" for none. Walks all objects where one was imported."""
     for (module, name), sentence in ENGINES.items():

@@ -15,9 +15,10 @@ MOST_CALLS = 12
 _DIGITS = 8
 
 
-OWN, DATA, FORWARD, BACKWARD, OPTIMIZER, REDUCTION, COLLECTIVE, GARBAGE = range(8)
-"""What a rank does at a moment. OWN is the script's code outside of all others; REDUCTION is what DDP
-exchanges in its forward, or a strategy of ours in its place; COLLECTIVE any other call that waits for ranks."""
+OWN, DATA, FORWARD, BACKWARD, OPTIMIZER, REDUCTION, COLLECTIVE, GARBAGE, BUFFERS = range(9)
+"""What a rank does at a moment. OWN is the script's code outside of all others; REDUCTION is what a strategy of ours
+exchanges in the place of DDP's reduction, and what DDP's forward does for it; BUFFERS is rank 0's broadcast of the
+model's buffers there; COLLECTIVE any other call that waits for ranks."""
 PHASES = (
     "own_code_s",
     "data_wait_s",
@@ -27,6 +28,7 @@ PHASES = (
     "reduction_s",
     "collectives_s",
     "garbage_s",
+    "buffers_s",
 )
 """Their names in what ranks tell each other."""
 
@@ -172,7 +174,7 @@ class Recorder:
 
     def begin_collective(self, phase: int) -> bool:
         """Whether a call that waits for other ranks counts by itself: not inside another, nor beside the training."""
-        if not self.recording or self._stack[-1] in (REDUCTION, COLLECTIVE):
+        if not self.recording or self._stack[-1] in (REDUCTION, COLLECTIVE, BUFFERS):
             return False
         # Backward runs on threads of its own on CUDA. What runs beside it is on another stream.
         is_ours = get_ident() == self._thread or (self._backward_depth > 0 and self.clock.is_in_turn())

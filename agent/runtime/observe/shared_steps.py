@@ -2,6 +2,8 @@
 
 A rank's own steps are no common count: one may skip an optimizer's step, drop a bad batch or accumulate otherwise. But
 none can make an exchange more or less than the others, so whatever ranks do together has its place after so many.
+Where none is seen any more, because the script averages parameters by hand or a pipeline prepares DDP's reducer itself,
+what is left to count are the ranks' own steps.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ FIRST_LOOK = 4
 LATER = 1.3
 """Times as many exchanges at the next such look."""
 UNSEEN = 8
-"""A rank's own steps without any exchange after which these are counted instead: the model's copies exchange nothing by
-themselves, or their backward passes are not torch.autograd's."""
+"""A rank's own steps without an exchange after which these are counted instead, in times of the most that ever lay
+between two: the model's copies exchange nothing by themselves, or not in passes that can be told."""
 
 
 class SharedSteps:
@@ -25,11 +27,12 @@ class SharedSteps:
         self.repeats_backward = False
         """Whether a backward pass came without a forward before it."""
         self._has_forward = False
-        self._are_seen = False
         self._is_due = False
         """Whether a forward has come whose backward pass exchanges gradients."""
         self._since = 0
         """Exchanges since the last step ended."""
+        self._quiet, self._longest = 0, 1
+        """Own steps since the last exchange, and the most that lay between two."""
         self._own: List[int] = []
         """Exchanges in each of this rank's own steps."""
         self._length = 0
@@ -44,7 +47,8 @@ class SharedSteps:
         self.repeats_backward = self.repeats_backward or not self._has_forward
         self._has_forward = False
         if self._is_due:
-            self._is_due, self._are_seen = False, True
+            self._is_due = False
+            self._longest, self._quiet = max(self._longest, self._quiet), 0
             self._count()
 
     def _count(self) -> None:
@@ -62,7 +66,8 @@ class SharedSteps:
         return self._length == 0 and self.exchanges >= self._next_look
 
     def _end_own_step(self) -> None:
-        if not self._are_seen and len(self._own) >= UNSEEN:
+        self._quiet += 1
+        if self._quiet > UNSEEN * self._longest:
             self._count()
         if not self.are_agreed:
             self._own.append(self._since)

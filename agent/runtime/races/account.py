@@ -44,8 +44,9 @@ def account_for(payloads: Sequence[Payload], length: int) -> Dict[str, Any]:
     """`payloads` in rank order, of which the first `length` steps count, evaluations and saves included."""
     reduced = _split_reduction(payloads, length)
     called = _split_collectives(payloads, length)
+    sent_waits = _find_waits([_series(payload, "buffers_s", length) for payload in payloads])
     accounts = [
-        _account_for_rank(payload, length, reduced[rank], called[rank])
+        _account_for_rank(payload, length, reduced[rank], called[rank], sent_waits[rank])
         for rank, payload in enumerate(payloads)
     ]
     steps_s = [_mean(payload["step_time_s"][:length]) for payload in payloads]
@@ -135,7 +136,10 @@ def _find_turns(ranks: Sequence[Sequence[float]]) -> List[float]:
     ]
 
 
-def _account_for_rank(payload: Payload, length: int, reduced: Optional[Split], called: Split) -> Phases:
+def _account_for_rank(
+    payload: Payload, length: int, reduced: Optional[Split], called: Split, sent_wait_s: float
+) -> Phases:
+    """`sent_wait_s` is what it waits in the broadcast of buffers."""
     steps = payload["step_time_s"][:length]
     wire_s, reduction_wait_s = reduced or (0.0, 0.0)
     apart_s = _mean(_series(payload, "reduction_s", length))
@@ -156,8 +160,9 @@ def _account_for_rank(payload: Payload, length: int, reduced: Optional[Split], c
         backward_s=means["backward_s"] - in_backward_s,
         exposed_comm_s=None if reduced is None else wire_s,
         # Where DDP was not asked, what it exchanges in forward is communication of an unknown kind.
+        buffers_s=means["buffers_s"] - sent_wait_s,
         collectives_s=call_s + (apart_s if reduced is None else 0.0),
-        wait_s=waited_s + reduction_wait_s,
+        wait_s=waited_s + reduction_wait_s + sent_wait_s,
         optimizer_s=means["optimizer_s"],
         own_code_s=means["own_code_s"] - evaluation_s,
         evaluation_s=evaluation_s,

@@ -11,8 +11,6 @@ makes with a generator of its own, kernels that add in any order), and nothing i
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 from typing import Any, Callable, Dict, Generator, List, Optional, Sequence, Tuple
 
 import torch
@@ -21,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ..levers.lever import Training
 from ..link import beat
 from ..loading.random_numbers import RandomNumbers
+from ..observe.digests import digest
 from ..observe.memory import count_free_host_bytes
 from ..observe.recorder import StepMarks
 from .arm import Arm
@@ -139,28 +138,13 @@ def digest_training(training: Training) -> Dict[Any, bytes]:
     found: Dict[Any, bytes] = {}
     with torch.no_grad():
         for place, tensor in enumerate(list_tensors(training)):
-            found[place] = _digest(tensor)
+            found[place] = digest(tensor)
         for place, optimizer in enumerate(training.optimizers):
             # By their order: a state that is made anew has another identity, and the same bits.
             for row, (_, state) in enumerate(list_states(optimizer)):
                 for name, value in state.items():
-                    found[place, row, str(name)] = _digest(save(value))
+                    found[place, row, str(name)] = digest(save(value))
     return found
-
-
-def _digest(value: Any) -> bytes:
-    if not isinstance(value, torch.Tensor):
-        return hashlib.sha256(repr(value).encode()).digest()
-    here = value.detach().to("cpu")
-    if here.layout is not torch.strided:  # a momentum of sparse gradients
-        here = here.to_dense()
-    here = here.contiguous()
-    digest = hashlib.sha256(f"{here.dtype} {tuple(here.shape)} ".encode())
-    size = here.numel() * here.element_size()
-    if size:
-        # Its memory as it is: NumPy, which need not be there, does not know all of torch's types.
-        digest.update((ctypes.c_char * size).from_address(here.data_ptr()))
-    return digest.digest()
 
 
 def explain_no_equality(differ: int, total: int, own_differ: int, steps: int) -> str:

@@ -35,6 +35,12 @@ NEVER_LASTS = (
     "The script makes its models or its optimizers anew before it can be proved in force on them, and did so {times} "
     "times. Make them once, or train each of them longer."
 )
+STEPS_WITHOUT_MEETING = 50
+"""Steps of rank 0 after which it is told that the ranks have not begun to count them together."""
+NEVER_MET = (
+    "in {steps} steps the ranks have found no moment at which all had made equally many exchanges of gradients, so "
+    "that none can switch a setting. They exchange differently often, or some of them make no steps."
+)
 UNUSED = "Nothing in this script took it up."
 
 
@@ -58,6 +64,11 @@ class Production(Steering):
     @property
     def is_over(self) -> bool:
         return self._course_ended and self._watch is None and not self.works_in_steps
+
+    def _watch_script(self, step: Optional[StepMarks], forwards: int) -> None:
+        super()._watch_script(step, forwards)
+        if self._process.models.step == STEPS_WITHOUT_MEETING and self._parts.rank == 0:
+            say(f"The strategy is not in force yet: {NEVER_MET.format(steps=STEPS_WITHOUT_MEETING)}")
 
     def _begin(self) -> None:
         self._go_on()

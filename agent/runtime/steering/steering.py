@@ -110,6 +110,8 @@ class Steering(ABC):
 
     def _watch_script(self, step: Optional[StepMarks], forwards: int) -> None:
         self._process.phase = beat.TRAINING
+        if not self._watched:
+            self._levers.watch(self._parts.gather_training())
         if step is not None:
             self._watched = [*self._watched, step][-WATCHED_STEPS:]
             self._forwards = max(1, forwards)

@@ -40,6 +40,7 @@ pytestmark = pytest.mark.distributed
         (["plain.py", "--steps", "60", "--capture-at", "20"], "cuda_graph", "CUDA graph", 2),
         (["unusual.py", "all_anew", "100"], "made_anew", "closes a training step", 2),
         (["hand_made_steps.py"], "never_steps", "optimizer", 2),
+        (["pipeline.py"], "pipeline", "a stage of a pipeline", 2),
     ],
 )
 def test_trouble_is_told(script: list[str], code: str, words: str, ranks: int, tmp_path: Path) -> None:

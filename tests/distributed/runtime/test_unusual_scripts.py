@@ -108,6 +108,22 @@ def test_a_forward_that_fails_leaves_no_strategy_behind(changes: dict[str, Any],
     assert set(report(tmp_path)["in_force"]) == set(changes), session.log
 
 
+def test_a_broadcast_of_constant_buffers_is_timed_and_left_out(tmp_path: Path) -> None:
+    arms: dict[str, dict[str, Any]] = {"own": {}, "silent": {"broadcast_buffers": False}}
+    session = launch(tmp_path, ["unusual.py", "table", "400"], [race(arms, min_steps=12, max_steps=12), END])
+    own, silent = session.result("own"), session.result("silent")
+    assert own["phases"]["buffers_s"] > 0.0 == silent["phases"]["buffers_s"]
+    assert "1 buffers (8 MiB) were not sent" in silent["consumed"]["broadcast_buffers"]
+
+
+def test_buffers_that_change_later_are_rank_0s_again_on_every_rank(tmp_path: Path) -> None:
+    changes = {"broadcast_buffers": False}
+    session = train(tmp_path, "table_that_changes", 60, changes)
+    steered = read(tmp_path, "table_that_changes")
+    assert "Some buffers change while the model trains" in session.log
+    assert steered[0]["table"] == steered[1]["table"]
+
+
 def test_models_that_are_given_up_are_collected(tmp_path: Path) -> None:
     session = train(tmp_path, "folds", 60 * 6, {"num_iteration_per_drop_scope": 10})
     assert all(rank["alive"] <= 3 for rank in read(tmp_path, "folds")), session.log

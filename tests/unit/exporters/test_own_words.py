@@ -46,6 +46,7 @@ def test_every_knob_that_is_varied_has_a_word_of_pytorchs() -> None:
         ({"fp16_allreduce": True}, "ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)"),
         ({"fuse_all_optimizer_ops": True}, "optimizer(…, fused=True)"),
         ({"batched_grad_copy": True}, "DDP(…, batched_grad_copy=True)"),
+        ({"broadcast_buffers": False}, "DDP(…, forward_sync_buffers=False)"),
     ],
 )
 def test_a_change_is_written_in_the_frameworks_own_words(advise, changes, line: str) -> None:
@@ -57,6 +58,8 @@ def test_a_line_that_the_trainings_torch_does_not_take_says_from_which_on(advise
     job = job.model_copy(update={"facts": job.facts.model_copy(update={"torch_version": "2.11.0+cu130"})})
 
     assert told(advice, job) == ["DDP(…, bucket_cap_mb_list=[1, 4]) | from torch 2.12 on"]
+    advice, _ = advise({"broadcast_buffers": False})
+    assert told(advice, job) == ["DDP(…, broadcast_buffers=False) | and build buffers alike on every rank"]
 
 
 def test_variables_stand_in_one_line_for_the_shell(advise) -> None:

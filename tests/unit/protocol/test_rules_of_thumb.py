@@ -44,6 +44,7 @@ RULES: dict[str, list[tuple[dict[str, object], tuple[object, ...]]]] = {
         ({"parameter_tensors": 49, "ddp": {"gradient_as_bucket_view": True}}, ()),
     ],
     "find_unused_parameters": [({}, (False,))],
+    "broadcast_buffers": [({}, (False,))],
     "nccl_comm_num": [({"nodes": 1}, (1,)), ({"nodes": 2}, ((2, "Two communicators on several machines."),))],
     "use_hierarchical_allreduce": [({}, (True,))],
     "hierarchical_allreduce_inter_nranks": [({"local_world_size": 8}, ((8, "ranks of one node"),))],

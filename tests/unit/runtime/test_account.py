@@ -155,8 +155,8 @@ def test_what_failed_takes_no_time_of_what_follows() -> None:
 def list_moves(rank: Rank) -> list[Any]:
     found, optimizers = rank.recorder, [object(), object()]
     return [
-        *(partial(found.begin, phase) for phase in range(8)),
-        *(partial(found.end, phase) for phase in range(1, 8)),
+        *(partial(found.begin, phase) for phase in range(9)),
+        *(partial(found.end, phase) for phase in range(1, 9)),
         *(partial(found.begin_optimizer, one) for one in optimizers),
         *(partial(found.end_optimizer, one) for one in optimizers),
         partial(found.begin_backward, None),
@@ -302,6 +302,14 @@ def test_where_ddp_was_not_asked_no_rank_is_called_late() -> None:
     found = tell(make_rank(0.1, forward=0.01, backward=0.08), make_rank(0.1, forward=0.01, backward=0.02))
     assert found["late"] is None
     assert found["phases"].exposed_comm_s is None
+
+
+def test_the_broadcast_of_buffers_is_no_reduction_of_gradients() -> None:
+    parts = {"forward": 0.01, "backward": 0.03, "exposed": 0.01}
+    found = tell(make_rank(0.1, buffers=0.04, **parts), make_rank(0.1, buffers=0.045, **parts))
+    assert found["phases"].buffers_s == pytest.approx(0.04)
+    assert found["phases"].exposed_comm_s == pytest.approx(0.01)
+    assert found["per_rank_phases"][1].wait_s == pytest.approx(0.005)
 
 
 def test_a_profile_says_what_of_the_timed_backward_is_communication() -> None:

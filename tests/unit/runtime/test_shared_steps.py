@@ -93,6 +93,25 @@ def test_looks_become_rarer_and_end_with_the_agreement() -> None:
     assert not steps.is_look_due
 
 
+def test_own_steps_count_on_where_no_exchange_is_seen_any_more() -> None:
+    """Averaging by hand after a while, as post-local SGD does."""
+    steps = watch(EXCHANGING)
+    steps.agree(1, 0)
+    ends = [step for step in range(30) if train(steps, EXCHANGING if step < 5 else ALONE)]
+    assert ends[:5] == [*range(5)]
+    assert ends[5:] == [*range(ends[5], 30)]
+    assert ends[5] - ends[4] == shared_steps.UNSEEN
+
+
+def test_a_schedule_that_exchanges_now_and_then_counts_by_its_exchanges() -> None:
+    steps = shared_steps.SharedSteps()
+    found = []
+    for step in range(120):
+        train(steps, EXCHANGING if step % 6 == 5 else ALONE)
+        found.append(steps.exchanges)
+    assert found[-1] == 20
+
+
 def test_own_steps_count_where_no_exchange_is_ever_seen() -> None:
     steps = shared_steps.SharedSteps()
     for _ in range(20):

@@ -28,6 +28,22 @@ def make_model(layers: int = 3, **options: bool) -> DistributedDataParallel:
     )
 
 
+class WithTable(nn.Sequential):
+    """A large buffer, which DDP broadcasts before every forward; one name of a training writes into it."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(32, 32), nn.Linear(32, 32))
+        self.register_buffer("table", torch.ones(4096, 512))
+        self.seen = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        if NAME == "table_that_changes" and 6 < self.seen < STEPS:
+            with torch.no_grad():
+                self.table[0, 0] += x.detach().mean()
+        return super().forward(x) * self.table[0, 0]
+
+
 @torch.compile(backend="eager", fullgraph=True)
 def clip_in_one_graph(parameters: list[nn.Parameter]) -> None:
     nn.utils.clip_grad_norm_(parameters, 0.01)
@@ -81,6 +97,8 @@ if NAME.startswith("looks_"):
             layer.append(nn.Linear(32, 32).to(DEVICE))
         fully_shard(layer)
     model = fully_shard(partly)
+elif NAME.startswith("table"):
+    model = DistributedDataParallel(WithTable().to(DEVICE))
 else:
     model = make_model(6 if NAME == "stateful_hook" else 3)
 optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.05)
@@ -211,6 +229,8 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
             found["loss"] = learn(model, optimizer)
 if NAME == "folds":
     found["alive"] = sum(isinstance(each, nn.Sequential) for each in gc.get_objects())
+if NAME.startswith("table"):
+    found["table"] = model.module.table[0, 0].item()
 own = (
     parameter.to_local() if hasattr(parameter, "to_local") else parameter for parameter in model.parameters()
 )

@@ -7,7 +7,7 @@ from advisor.protocol.measured.results import BlockResult, LateRank, Phases
 from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
 from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.tuning.explain.diagnosis import diagnose
-from advisor.tuning.measure.phases import exposed_share, pool_phases
+from advisor.tuning.measure.phases import explain_unclear, exposed_share, pool_phases
 from advisor.tuning.space.space import build_space
 from tests.unit.tuning.simulated_cluster import START, make_facts, make_job
 
@@ -40,6 +40,15 @@ def finding(diagnosis: Diagnosis, bound: str) -> Finding:
 COMPUTING = Phases(forward_s=0.03, backward_s=0.06, exposed_comm_s=0.001)
 
 
+def test_a_broadcast_of_buffers_is_named_with_its_remedy_and_is_no_ceiling_of_the_reductions() -> None:
+    blocks = [block(Phases(forward_s=0.02, backward_s=0.02, exposed_comm_s=0.01, buffers_s=0.15))]
+    found = diagnose(blocks)
+    assert "150.0 ms of a 200.0 ms step is the broadcast of the model's buffers" in found.sentence
+    assert "broadcast_buffers=False leaves it out" in found.sentence
+    assert found.ceiling_ratio == pytest.approx(0.2 / 0.19)
+    assert "broadcast_buffers=False" in str(explain_unclear(blocks))
+
+
 @pytest.mark.parametrize(
     ("phases", "bound"),
     [
@@ -47,6 +56,7 @@ COMPUTING = Phases(forward_s=0.03, backward_s=0.06, exposed_comm_s=0.001)
         (Phases(forward_s=0.02, backward_s=0.04, exposed_comm_s=0.04), "compute"),
         (Phases(forward_s=0.02, backward_s=0.03, exposed_comm_s=0.01, collectives_s=0.05), "collectives"),
         (Phases(forward_s=0.02, backward_s=0.03, exposed_comm_s=0.03, collectives_s=0.029), "communication"),
+        (Phases(forward_s=0.02, backward_s=0.02, exposed_comm_s=0.01, buffers_s=0.05), "buffers"),
         (Phases(forward_s=0.02, backward_s=0.02, exposed_comm_s=0.01, wait_s=0.05), "waiting"),
         (COMPUTING, "compute"),
         (Phases(data_wait_s=0.06, forward_s=0.02, backward_s=0.03, exposed_comm_s=0.001), "input"),
