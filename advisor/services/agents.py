@@ -205,7 +205,7 @@ def list_agents(
     name: str | None = None,
 ) -> AgentPage:
     """Return a page of agents, or the one of that name. Raises InvalidRequest for a cursor that no page gave."""
-    found, next_cursor = cut_page(work.agents.page(limit + 1, read_place(cursor), name), limit)
+    found, next_cursor = cut_page(work.agents.page(limit, read_place(cursor), name))
     return AgentPage(items=tuple(_view(agent, now, timers) for agent in found), next_cursor=next_cursor)
 
 

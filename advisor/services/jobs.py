@@ -201,8 +201,7 @@ def _check_signed(spec: JobSpec) -> None:
 
 def list_jobs(work: UnitOfWork, wanted: JobQuery) -> JobPage:
     """Return one page of jobs, newest first. Raises InvalidRequest for a cursor that no page gave."""
-    found = work.jobs.page(wanted, wanted.limit + 1, read_cursor(wanted.cursor))
-    items, next_cursor = cut_page(found, wanted.limit)
+    items, next_cursor = cut_page(work.jobs.page(wanted, wanted.limit, read_cursor(wanted.cursor)))
     return JobPage(items=items, next_cursor=next_cursor)
 
 

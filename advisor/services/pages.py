@@ -5,9 +5,10 @@ import binascii
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from advisor.errors import InvalidRequest
+from advisor.storage.page_sizes import Part
 
 Item = TypeVar("Item")
 
@@ -16,16 +17,13 @@ _LAST_NUMBER = 2**63 - 1
 """Nothing in a database has a larger number."""
 
 
-def cut_page(
-    found: Sequence[tuple[int, Item]] | Sequence[tuple[str, Item]], limit: int
-) -> tuple[tuple[Item, ...], str | None]:
+def cut_page(found: Part[tuple[int, Item]] | Part[tuple[str, Item]]) -> tuple[tuple[Item, ...], str | None]:
     """Return the items of a page and the cursor of the next one; None on the last page.
 
-    `found` are up to `limit` + 1 items, each with its place in the list: what it is found by.
+    Each item comes with its place in the list: what it is found by.
     """
-    shown = found[:limit]
-    cursor = _write_cursor(str(shown[-1][0])) if len(found) > limit else None
-    return tuple(item for _, item in shown), cursor
+    cursor = _write_cursor(str(found[-1][0])) if found.has_more else None
+    return tuple(item for _, item in found), cursor
 
 
 def read_cursor(cursor: str | None) -> int | None:
@@ -41,16 +39,14 @@ def read_cursor(cursor: str | None) -> int | None:
     return int(place)
 
 
-def cut_side_by_side(
-    found: Sequence[Sequence[tuple[int, object]]], limit: int, cursor: str | None
-) -> str | None:
+def cut_side_by_side(found: Sequence[Part[Any]], cursor: str | None) -> str | None:
     """Return the cursor of the next page of several lists that are read side by side; None on the last page.
 
-    `found` are up to `limit` + 1 items of each, with their places, after the page that `cursor` follows.
+    `found` are items of each, with their places, after the page that `cursor` follows.
     """
     before = read_cursors(cursor, len(found))
-    last = [part[:limit][-1][0] if part else place for part, place in zip(found, before, strict=True)]
-    return _write_cursor(" ".join(map(str, last))) if any(len(part) > limit for part in found) else None
+    last = [part[-1][0] if part else place for part, place in zip(found, before, strict=True)]
+    return _write_cursor(" ".join(map(str, last))) if any(part.has_more for part in found) else None
 
 
 def read_cursors(cursor: str | None, count: int) -> list[int]:

@@ -15,6 +15,7 @@ from advisor.protocol.views import CreatedToken, NewToken, Role, TokenPage, Toke
 from advisor.services.pages import cut_page, read_moment
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
+from advisor.storage.page_sizes import Part
 
 _PREFIX = "adv"
 _SECRET_BYTES = 32
@@ -214,7 +215,7 @@ def list_tokens(work: UnitOfWork, limit: int, cursor: str | None, of_agents: boo
     """
     found = work.tokens.page(limit + 1, read_moment(cursor), of_agents)
     places = [(f"{token.created_at.isoformat()} {token.id}", token) for token in found]
-    items, next_cursor = cut_page(places, limit)
+    items, next_cursor = cut_page(Part(places, limit))
     return TokenPage(items=items, next_cursor=next_cursor)
 
 

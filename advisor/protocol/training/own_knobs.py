@@ -28,6 +28,10 @@ class Faster(StrEnum):
     LESS = "less"
 
 
+MOST_OF_WORDS = 50_000
+"""Characters of a knob's words: a list of jobs shows all of them."""
+
+
 class OwnKnob(Spec):
     """Something of the user's own that may vary between launches."""
 
@@ -63,6 +67,8 @@ class OwnKnob(Spec):
             raise ValueError(f"{self.name} mixes numbers and words: give all its values as one of them")
         if self.words and set(self.words) != {str(value) for value in self.values}:
             raise ValueError(f"{self.name}: words has to name the words of each of its values, and no others")
+        if sum(len(word) for words in self.words.values() for word in words) > MOST_OF_WORDS:
+            raise ValueError(f"{self.name}: all its words together have at most {MOST_OF_WORDS} characters")
         if self.hot and self.at:
             raise ValueError(
                 f"{self.name} is read at {self.at}, when the program starts, so that it cannot be hot"

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
+    AfterValidator,
     Field,
     PlainSerializer,
     SerializationInfo,
@@ -49,6 +51,19 @@ HIDDEN: Final = "********"
 """What is written of a secret."""
 WITH_SECRETS: Final[dict[str, Any]] = {"with_secrets": True}
 """Context of `model_dump_json` that writes secrets: for the database, and for who is to run the workload."""
+
+
+_MOST_TOLD, _LONGEST_TOLD = 500, 500
+
+
+def _keep_short(told: dict[str, str]) -> dict[str, str]:
+    """Keep so many texts of so many characters: a script may tell anything, and whoever looks at its job gets it."""
+    short = ((name, text) for name, text in told.items() if max(len(name), len(text)) <= _LONGEST_TOLD)
+    return dict(islice(short, _MOST_TOLD))
+
+
+Told = Annotated[dict[str, str], AfterValidator(_keep_short)]
+"""What a script's process tells by name."""
 
 
 def _write_secret(value: str, info: SerializationInfo) -> str:
@@ -281,9 +296,9 @@ class WorkloadFacts(Message):
     """Torch in the training environment."""
     python_version: str = ""
     """Python in the training environment."""
-    sources: dict[str, str] = Field(default_factory=dict)
+    sources: Told = Field(default_factory=dict)
     """Digests of the script's own files that it runs, by their paths from the working directory."""
-    software: dict[str, str] = Field(default_factory=dict)
+    software: Told = Field(default_factory=dict)
     """Versions of further software that the measurements depend on, by name: `{"paddle": "3.3.1"}`."""
 
 

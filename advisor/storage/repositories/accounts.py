@@ -3,13 +3,15 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
 
 from advisor.protocol.measured.telemetry import NodeFlag
 from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.views import Role, TokenView
 from advisor.storage.columns import AnyRow, read_each, read_word
+from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.repositories.sessions import STARTED
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow, TokenRow
 
@@ -155,20 +157,29 @@ class Agents:
         query = _WITH_SESSION.where(_KNOWN).order_by(AgentRow.name)
         return read_each(self._connection, query, AgentRow.id, _agent)
 
-    def page(self, limit: int, after: str | None, name: str | None = None) -> list[tuple[str, Agent]]:
+    def page(self, limit: int, after: str | None, name: str | None = None) -> Part[tuple[str, Agent]]:
         """Return agents with their names, in that order: those behind `after`; with `name` the one that has it."""
-        query = _WITH_SESSION.where(_KNOWN).order_by(AgentRow.name).limit(limit)
+        query = _WITH_SESSION.where(_KNOWN).order_by(AgentRow.name)
         if name is not None:
             query = query.where(AgentRow.name == name)
         if after is not None:
             query = query.where(AgentRow.name > after)
+        most = count_fitting(self._connection, query, limit, AgentRow)
+        return Part(self._read_first(query, most + 1), most)
+
+    def _read_first(self, query: Select[*tuple[Any, ...]], count: int) -> list[tuple[str, Agent]]:
+        query = query.limit(count)
         found = [(agent.name, agent) for agent in read_each(self._connection, query, AgentRow.id, _agent)]
-        if len(found) == limit:
+        if len(found) == count:
             return found
         looked_at = self._connection.execute(query.with_only_columns(AgentRow.name)).scalars().all()
         missing = len(looked_at) - len(found)
         # Those that cannot be read make no page shorter: it would look like the last one.
-        return found + self.page(missing, looked_at[-1], name) if missing else found
+        return (
+            found + self._read_first(query.where(AgentRow.name > looked_at[-1]), missing)
+            if missing
+            else found
+        )
 
     def leaving(self, before: datetime) -> dict[str, str]:
         """Return the sessions that go on and hold an agent whose allocation ends before then, with such an agent."""

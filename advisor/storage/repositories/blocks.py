@@ -23,6 +23,7 @@ from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.telemetry import NodeTelemetry
 from advisor.protocol.measured.trials import Block, BlockState, BlockSummary, SessionState
 from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.repositories.known_blocks import KnownBlocks, Mark
 from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow
 
@@ -84,21 +85,21 @@ class Blocks:
                     self._known.keep(block, _mark(row))
         return tuple(blocks[block_id] for block_id in marks if block_id in blocks)
 
-    def page(self, job_id: str, limit: int, after: int | None) -> list[tuple[int, Block]]:
+    def page(self, job_id: str, limit: int, after: int | None) -> Part[tuple[int, Block]]:
         """Return blocks of a job in the same order, each with a number that grows; those above `after`."""
         query = (
             _QUERY.join(SessionRow, SessionRow.id == BlockRow.session_id)
             .add_columns(SessionRow.generation.label("launch"))
             .where(BlockRow.job_id == job_id)
             .order_by(SessionRow.generation, BlockRow.ordinal)
-            .limit(limit)
         )
         if after is not None:
             generation, ordinal = divmod(after, _MOST_ORDINALS)
             same = (SessionRow.generation == generation) & (BlockRow.ordinal > ordinal)
             query = query.where((SessionRow.generation > generation) | same)
-        rows = self._connection.execute(query)
-        return [(row.launch * _MOST_ORDINALS + row.ordinal, _block(row)) for row in rows]
+        most = count_fitting(self._connection, query, limit, BlockRow, ResultRow)
+        rows = self._connection.execute(query.limit(most + 1))
+        return Part([(row.launch * _MOST_ORDINALS + row.ordinal, _block(row)) for row in rows], most)
 
     def finished_since(self, session_id: str, since: datetime) -> tuple[Block, ...]:
         """Return the measured blocks of a session that ended after `since`."""

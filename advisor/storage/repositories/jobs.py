@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     Text,
     bindparam,
     case,
@@ -27,6 +28,7 @@ from advisor.protocol.standing import Standing
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import JobQuery
 from advisor.storage.columns import AnyRow, read_each, read_word
+from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.tables import (
     FINAL_JOBS,
     LIVE_SESSIONS,
@@ -83,18 +85,27 @@ class Jobs:
         if self._connection.dialect.name != "sqlite":
             self._connection.execute(_LOCK_OF, {"session": session_id}).all()
 
-    def page(self, wanted: JobQuery, limit: int, before: int | None) -> list[tuple[int, Job]]:
+    def page(self, wanted: JobQuery, limit: int, before: int | None) -> Part[tuple[int, Job]]:
         """Return jobs that `wanted` names with their serial numbers, newest first, those below `before`."""
-        query = select(JobRow).where(*_conditions(wanted)).order_by(JobRow.serial.desc()).limit(limit)
+        query = select(JobRow).where(*_conditions(wanted)).order_by(JobRow.serial.desc())
         if before is not None:
             query = query.where(JobRow.serial < before)
+        most = count_fitting(self._connection, query, limit, JobRow)
+        return Part(self._read_first(query, most + 1), most)
+
+    def _read_first(self, query: Select[*tuple[Any, ...]], count: int) -> list[tuple[int, Job]]:
+        query = query.limit(count)
         found = read_each(self._connection, query, JobRow.id, lambda row: (row.serial, _job(row)))
-        if len(found) == limit:
+        if len(found) == count:
             return found
         looked_at = self._connection.execute(query.with_only_columns(JobRow.serial)).scalars().all()
         missing = len(looked_at) - len(found)
         # Those that cannot be read make no page shorter: it would look like the last one.
-        return found + self.page(wanted, missing, looked_at[-1]) if missing else found
+        return (
+            found + self._read_first(query.where(JobRow.serial < looked_at[-1]), missing)
+            if missing
+            else found
+        )
 
     def short_of_gangs(self) -> list[tuple[Job, int]]:
         """Return the queued and running jobs that hold fewer sessions than they have gangs, with how many they hold.

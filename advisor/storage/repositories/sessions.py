@@ -9,6 +9,7 @@ from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select,
 from advisor.protocol.measured.messages import LAUNCH_FAILED, MemberState
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
 from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.tables import LIVE_SESSIONS, AgentRow, JobRow, MemberRow, SessionRow
 
 STARTED = [SessionState.ASSEMBLING, SessionState.RUNNING]
@@ -48,14 +49,15 @@ class Sessions:
         agents = self._agents([row.id for row in rows])
         return tuple(_session(row, agents[row.id]) for row in rows)
 
-    def page(self, job_id: str, limit: int, after: int | None) -> list[tuple[int, Session]]:
+    def page(self, job_id: str, limit: int, after: int | None) -> Part[tuple[int, Session]]:
         """Return sessions of a job with their generations, oldest first, those above `after`."""
         query = select(SessionRow).where(SessionRow.job_id == job_id).order_by(SessionRow.generation)
         if after is not None:
             query = query.where(SessionRow.generation > after)
-        rows = self._connection.execute(query.limit(limit)).all()
+        most = count_fitting(self._connection, query, limit, SessionRow)
+        rows = self._connection.execute(query.limit(most + 1)).all()
         agents = self._agents([row.id for row in rows])
-        return [(row.generation, _session(row, agents[row.id])) for row in rows]
+        return Part([(row.generation, _session(row, agents[row.id])) for row in rows], most)
 
     def rendezvous(self, session_id: str) -> str | None:
         """Return where the gang meets."""

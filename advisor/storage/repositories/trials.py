@@ -7,6 +7,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial, TrialState
 from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.tables import BlockRow, TrialRow
 
 
@@ -30,12 +31,14 @@ class Trials:
         """Return all trials of a job by number."""
         return tuple(_trial(row) for row in self._connection.execute(_OF_JOB, {"job": job_id}))
 
-    def page(self, job_id: str, limit: int, after: int | None) -> list[tuple[int, Trial]]:
+    def page(self, job_id: str, limit: int, after: int | None) -> Part[tuple[int, Trial]]:
         """Return trials of a job with their numbers, by number, those above `after`."""
-        query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.number).limit(limit)
+        query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.number)
         if after is not None:
             query = query.where(TrialRow.number > after)
-        return [(row.number, _trial(row)) for row in self._connection.execute(query)]
+        most = count_fitting(self._connection, query, limit, TrialRow)
+        rows = self._connection.execute(query.limit(most + 1))
+        return Part([(row.number, _trial(row)) for row in rows], most)
 
     def close(
         self,

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from advisor.errors import LostRace
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.views import JobQuery
+from advisor.services import jobs
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import make_spec
 
@@ -38,6 +39,20 @@ def add_jobs(database: Database) -> None:
                     archived_at=archived,
                 )
             )
+
+
+def test_a_page_ends_where_its_records_are_large_and_the_next_one_goes_on(database: Database) -> None:
+    long = "x" * 1_500_000
+    with database.begin() as work:
+        for number in range(5):
+            job = Job(id=f"j{number}", spec=make_spec(), state=JobState.QUEUED, created_at=NOW)
+            work.jobs.add(job.model_copy(update={"state_reason": long if number else ""}))
+    with database.read() as work:
+        first = jobs.list_jobs(work, JobQuery())
+        second = jobs.list_jobs(work, JobQuery(cursor=first.next_cursor))
+    assert [job.id for job in first.items] == ["j4", "j3"]
+    assert [job.id for job in second.items] == ["j2", "j1", "j0"]
+    assert second.next_cursor is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from advisor.protocol.training.key_files import list_branches, list_keys, read_k
 from advisor.protocol.training.own_knob_texts import read_commands, read_own_knob, read_variants
 from advisor.protocol.training.own_knobs import Faster
 from advisor.protocol.training.settling import list_file_values, list_variables, replace_path, settle
-from advisor.protocol.training.workload import Workload
+from advisor.protocol.training.workload import Workload, WorkloadFacts
 from agent.files import DIRECT
 
 COMMAND = ("torchrun", "train.py", "--batch", "4", "--acc=${acc:-2}", "lr=0.1", "--config", "c.toml")
@@ -281,6 +281,33 @@ def test_a_range_is_spread_between_its_ends_or_refused(low: str, high: str, flag
     if not isinstance(values[0], str):
         assert (values[0], values[-1]) == (float(f"{float(low):.6g}"), float(f"{float(high):.6g}"))
         assert len(values) <= 64
+
+
+def test_what_everybody_is_shown_has_a_size() -> None:
+    words = {"a": ("x" * 25_000,), "b": ("x" * 25_001,)}
+    with pytest.raises(ValidationError, match="at most 50000 characters"):
+        make_workload({"name": "variant", "values": tuple(words), "words": words})
+    needed = dict.fromkeys(
+        (
+            "world_size",
+            "local_world_size",
+            "gradient_bytes",
+            "parameter_tensors",
+            "layers",
+            "batch_size_per_rank",
+        ),
+        1,
+    )
+    facts = WorkloadFacts.model_validate(
+        {
+            "backend": "gloo",
+            "device": "cpu",
+            **needed,
+            "sources": {"a.py": "1", "b.py": "x" * 501, **{str(n): "" for n in range(1000)}},
+        }
+    )
+    assert len(facts.sources) == 500
+    assert "b.py" not in facts.sources
 
 
 def test_samples_of_a_step_may_follow_a_knob() -> None:
