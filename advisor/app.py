@@ -26,6 +26,7 @@ from advisor.api.edge.refusals import HostCheck, StandbyCheck
 from advisor.api.edge.requests import PREFIX, RequestWatch
 from advisor.api.health import router as health
 from advisor.api.stories import write_event
+from advisor.data_dir import make_private
 from advisor.errors import Unavailable
 from advisor.protocol.views import EventKind
 from advisor.services.background.keeper import Keeper
@@ -207,7 +208,7 @@ def _take_census(database: Database, now: datetime, timers: Timers) -> Census:
 
 def _open(context: Context) -> None:
     data_dir = context.settings.data_dir
-    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(data_dir)
     context.database.hold()
     _activate(context)
 

@@ -14,6 +14,7 @@ from typing import TextIO, TypeVar
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from advisor.data_dir import NotPrivate, make_private
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.measured.messages import (
     LAUNCH_FAILED,
@@ -32,6 +33,7 @@ from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node
 from agent.errors import (
     AgentError,
+    BadConfiguration,
     NotSigned,
     NotTheServer,
     NotWelcome,
@@ -309,7 +311,10 @@ class Agent:
 @contextmanager
 def _lock_work_dir(work_dir: Path) -> Iterator[None]:
     """Hold the folder for one agent; one that is just ending (its starter was killed) is waited for."""
-    work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        make_private(work_dir)
+    except NotPrivate as error:
+        raise BadConfiguration(f"{error} {error.hint}") from error
     with open(work_dir / "lock", "a") as file:
         deadline = time.monotonic() + _PREDECESSOR_S
         while not _try_lock(file):

@@ -94,6 +94,7 @@ def exit_code_of(error: BaseException | None) -> int:
 def explain_failure(error: Exception) -> CommandFailed | None:
     """Return what a person needs to know about `error`; None when it is a defect of ours."""
     from advisor.client import ApiProblem, ServerUnreachable
+    from advisor.data_dir import NotPrivate
     from advisor.local.server import LocalModeFailed
     from advisor.protocol.reading import Unreadable
 
@@ -123,6 +124,8 @@ def explain_failure(error: Exception) -> CommandFailed | None:
             f"The result cannot be written: {error.strerror}.",
             "Send standard output elsewhere, or make room on its disk.",
         )
+    if isinstance(error, NotPrivate):
+        return CommandFailed(Exit.INTERNAL, str(error), error.hint)
     if isinstance(error, LocalModeFailed):
         return CommandFailed(Exit.INTERNAL, str(error), error.hint, error.log_tail)
     if isinstance(error, Unreadable):

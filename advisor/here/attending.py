@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from advisor.data_dir import NotPrivate
 from advisor.here.environments import Place
 from advisor.here.join import Meeting
 from advisor.here.lines import Line, NotProven, approach
@@ -42,16 +43,17 @@ class Attendance:
         """Hold the line until node 0 says that it is over; find it again whenever it is gone."""
         said = {"rank": place.rank, "count": place.count, "name": place.name, "allocation": place.allocation}
         while self.over is None:
-            meeting = find()
-            if meeting is not None:
-                try:
+            where = ""
+            try:
+                if (meeting := find()) is not None:
+                    where = f" ({', '.join(meeting.addresses)}, port {meeting.port})"
                     self._line = await approach(meeting, said)
                     await self._hold(self._line)
-                except (OSError, NotProven) as error:
-                    if self.away_since_s is None:
-                        self.away_since_s = time.monotonic()
-                    where = f"{', '.join(meeting.addresses)}, port {meeting.port}"
-                    self.trouble = f"{str(error) or type(error).__name__} ({where})"
+            except Exception as error:
+                # Whatever node 0, or what stands in its place, says: this node looks for it again.
+                if self.away_since_s is None:
+                    self.away_since_s = time.monotonic()
+                self.trouble = f"{str(error).rstrip('.') or type(error).__name__}{where}"
             await asyncio.sleep(_PAUSE_S)
 
     async def _hold(self, line: Line) -> None:
@@ -73,10 +75,9 @@ class Attendance:
         """Lead each connection to a port of this host's loopback on to node 0's server."""
 
         async def onward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            meeting = find()
             try:
-                line = await approach(meeting, {"tunnel": True}) if meeting else None
-            except (OSError, NotProven):
+                line = await approach(meeting, {"tunnel": True}) if (meeting := find()) else None
+            except (OSError, NotProven, NotPrivate):
                 line = None
             if line is None:
                 writer.close()

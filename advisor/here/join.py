@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from advisor.local.record import free_port, make_private
+from advisor.data_dir import refuse_others
+from advisor.local.record import free_port
 from advisor.local.server import LocalModeFailed
 from advisor.protocol.base import Message
 
@@ -55,7 +56,7 @@ def leave_meeting(path: Path, environment: Mapping[str, str], head: str) -> Meet
         addresses=((head,) if head else ()) + list_addresses(),
         port=_port_of(given) if given else free_port(),
     )
-    make_private(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     body = meeting.model_copy(update={"secret": ""}) if given else meeting
     # Others see the whole file or none.
     descriptor, written = tempfile.mkstemp(dir=path.parent, prefix=".join-")
@@ -66,10 +67,13 @@ def leave_meeting(path: Path, environment: Mapping[str, str], head: str) -> Meet
 
 
 def find_meeting(path: Path, environment: Mapping[str, str], head: str) -> Meeting | None:
-    """Return where node 0 can be expected; None while nothing says so."""
+    """Return where node 0 can be expected; None while nothing says so. Raises NotPrivate for another user's word."""
     given = read_secret(environment)
     try:
-        left = Meeting.model_validate_json(path.read_text())
+        with path.open() as file:
+            # Whoever writes it says for which server this node runs what it is told.
+            refuse_others(path, os.fstat(file.fileno()))
+            left = Meeting.model_validate_json(file.read())
     except (OSError, ValidationError):
         if not (given and head):
             return None

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import json
+import re
 import secrets
 import ssl
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Line:
             return dict(json.loads(line))
         except TimeoutError as error:
             raise ConnectionError(f"nothing was heard for {patience_s:.0f} s") from error
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ConnectionError("the connection broke") from error
 
     async def beat(self) -> None:
@@ -57,15 +58,21 @@ class Line:
         return str(self.writer.get_extra_info("sockname")[0])
 
 
+def _read_hex(said: Said, name: str) -> str:
+    """Return a field of who has proven nothing yet, "" where it is not what such a field holds."""
+    text = said.get(name)
+    return text if isinstance(text, str) and re.fullmatch(r"[0-9a-f]{1,128}", text) else ""
+
+
 async def welcome(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str, certificate: bytes
 ) -> tuple[Line, Said]:
     """Prove node 0 to who comes, and have it prove itself; return the connection and what it says of itself."""
     line, nonce = Line(reader, writer), secrets.token_hex(16)
     asked = await line.hear(_HANDSHAKE_S)
-    await line.say({"nonce": nonce, "proof": prove(secret, "node 0", certificate, str(asked.get("nonce")))})
+    await line.say({"nonce": nonce, "proof": prove(secret, "node 0", certificate, _read_hex(asked, "nonce"))})
     said = await line.hear(_HANDSHAKE_S)
-    if not hmac.compare_digest(str(said.get("proof")), prove(secret, "node", certificate, nonce)):
+    if not hmac.compare_digest(_read_hex(said, "proof"), prove(secret, "node", certificate, nonce)):
         raise NotProven("A process without the secret")
     return line, said
 
@@ -90,10 +97,10 @@ async def _approach(address: str, meeting: Meeting, said: Said) -> Line:
         await line.say({"nonce": nonce})
         answer = await line.hear(_HANDSHAKE_S)
         if not hmac.compare_digest(
-            str(answer.get("proof")), prove(meeting.secret, "node 0", certificate, nonce)
+            _read_hex(answer, "proof"), prove(meeting.secret, "node 0", certificate, nonce)
         ):
             raise NotProven(f"What listens at {address}:{meeting.port} does not know this gang's secret")
-        proof = prove(meeting.secret, "node", certificate, str(answer.get("nonce")))
+        proof = prove(meeting.secret, "node", certificate, _read_hex(answer, "nonce"))
         await line.say({**said, "proof": proof})
     except BaseException:
         writer.close()

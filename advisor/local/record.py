@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from advisor.data_dir import make_private
 from advisor.protocol.base import Message
 
 _SERVER_LOCK, _SERVER_RECORD = "server.lock", "server.json"
@@ -129,11 +130,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def make_private(data_dir: Path) -> None:
-    """Make the directory, readable by its owner only: it holds tokens."""
-    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -17,13 +17,14 @@ from advisor.cli.tuning.nodes import Missing, Nodes
 from advisor.cli.tuning.preflight import check_here
 from advisor.cli.tuning.tune_here import announce, say_farewell
 from advisor.cli.views.wording import spell_duration
+from advisor.data_dir import make_private
 from advisor.here.attending import attending
 from advisor.here.environments import Place, reset_added, spread
 from advisor.here.gathering import Gathering, gathering
 from advisor.here.join import Meeting, find_meeting, leave_meeting, open_tls, prove, read_secret
 from advisor.local.agents import AgentPlace, held_agents, start_agent
 from advisor.local.process import LocalProcess, ProcessDied
-from advisor.local.record import make_private, measuring_turn, note_tuning
+from advisor.local.record import measuring_turn, note_tuning
 from advisor.local.server import LocalServer, failure_of, starting_server
 from advisor.protocol.asked.jobs import Job, JobSpec
 

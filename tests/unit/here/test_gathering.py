@@ -1,5 +1,7 @@
 """Nodes find node 0, prove themselves, and hear that it is over: over loopback, with real TLS."""
 
+import asyncio
+import os
 import socket
 import stat
 import threading
@@ -12,10 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from advisor.data_dir import NotPrivate, make_private
 from advisor.here.attending import Attendance, attending
 from advisor.here.environments import Place
 from advisor.here.gathering import Gathering, gathering
 from advisor.here.join import Meeting, find_meeting, leave_meeting, open_tls
+from advisor.here.lines import NotProven, welcome
 from advisor.local.relay import talking
 from advisor.local.server import LocalModeFailed
 
@@ -196,6 +200,62 @@ def test_join_file_is_its_owners_and_a_given_secret_is_in_none(tmp_path: Path) -
     assert leave_meeting(path, given, "n0").secret == SECRET
     assert SECRET not in path.read_text()
     assert find_meeting(path, given, "") == leave_meeting(path, given, "n0")
+
+
+def test_no_word_of_another_users_leads_a_node(tmp_path: Path) -> None:
+    path = tmp_path / "join.json"
+    leave_meeting(path, {}, "n0")
+    path.chmod(0o666)
+    with pytest.raises(NotPrivate, match="may be written to by others"):
+        find_meeting(path, {}, "")
+    path.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+        with pytest.raises(NotPrivate, match="belongs to another user"):
+            find_meeting(path, {}, "")
+
+
+def test_state_folder_is_closed_or_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    folder.chmod(0o777)
+    make_private(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(NotPrivate, match="belongs to another user"):
+            make_private(folder)
+
+
+class Deaf:
+    """A writer whose other side reads nothing."""
+
+    def write(self, data: bytes) -> None:
+        """Drop it."""
+
+    async def drain(self) -> None:
+        """There is room."""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [rb'{"nonce": "\ud800"}', b"{}"],
+        [b"[" * 60_000],
+        [b'{"nonce": "00"}', '{"proof": "\u00e9"}'.encode()],
+        [b'{"nonce": ["00"]}', b'{"proof": {}}'],
+    ],
+)
+def test_lines_without_the_secret_are_turned_away_in_words(lines: list[bytes]) -> None:
+    async def talk() -> None:
+        said = asyncio.StreamReader()
+        for line in lines:
+            said.feed_data(line + b"\n")
+        said.feed_eof()
+        with pytest.raises((ConnectionError, NotProven)):
+            await welcome(said, Deaf(), SECRET, b"certificate")  # type: ignore[arg-type]
+
+    asyncio.run(talk())
 
 
 def test_secret_of_the_environment_is_enough_where_node_0_is_known(tmp_path: Path) -> None:

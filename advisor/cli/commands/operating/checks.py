@@ -13,8 +13,9 @@ from pathlib import Path
 
 from advisor.cli.connection import token_of
 from advisor.client import ApiProblem, Client, ServerUnreachable
+from advisor.data_dir import NotPrivate, make_private
 from advisor.local.agents import AGENT_COMMAND, training_environment
-from advisor.local.record import make_private, running_server
+from advisor.local.record import running_server
 from advisor.local.testbed import unavailable_because
 from advisor.protocol.base import Message
 from advisor.protocol.nodes.cluster import Finding
@@ -109,6 +110,8 @@ def check_data_dir(data_dir: Path) -> Check:
         make_private(data_dir)
         with tempfile.TemporaryFile(dir=data_dir):
             free = shutil.disk_usage(data_dir).free
+    except NotPrivate as error:
+        return _fail("data directory", str(error), error.hint)
     except OSError as error:
         return _fail(
             "data directory", f"{data_dir}: {error}", "Set ADVISOR_DATA_DIR to a directory of yours."
