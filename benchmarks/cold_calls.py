@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from agent.runtime import current
+from agent.runtime.guard import stand_before
 from agent.runtime.inject.patches import install_patches
 from agent.runtime.link.environment import Environment
 from agent.runtime.observe.clock import CpuClock
@@ -85,7 +86,8 @@ def main() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     with tempfile.TemporaryDirectory() as folder:
         runtime = Runtime(Environment(0, 1, 0, 1, folder, None, "", 0, None))
-        current.set_current(runtime)
+        guarded = stand_before(runtime)
+        current.set_current(guarded)
         model = DistributedDataParallel(torch.nn.Linear(8, 1))
         optimizer = Optimizer(model.parameters(), {})
         inputs, loss = torch.randn(64, 8), torch.zeros((), requires_grad=True) * 1.0
@@ -99,7 +101,7 @@ def main() -> None:
         found: dict[bool, list[list[float]]] = {True: [], False: []}
         for step in range(arguments.steps):
             is_on = step % 4 in (1, 2)
-            current.set_current(runtime if is_on else None)
+            current.set_current(guarded if is_on else None)
             found[is_on].append(time_step(model, optimizer, inputs, loss))
         current.set_current(None)
         marked = sum({FORWARD, BACKWARD, OPTIMIZER} <= {*step.phases} for step in kept)

@@ -8,7 +8,7 @@ import torch
 
 from . import current
 from .observe import deepspeed
-from .observe.recorder import FORWARD, Recorder
+from .observe.recorder import FORWARD
 
 
 def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
@@ -19,7 +19,7 @@ def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
     if ddp.training and torch.is_grad_enabled():
         runtime.begin_forward(ddp, args, kwargs)
     elif ddp.training:
-        runtime.recorder.begin(FORWARD)
+        runtime.begin_phase(FORWARD)
     else:
         runtime.note_evaluation()
 
@@ -30,7 +30,7 @@ def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
         return output
     if torch.is_grad_enabled():
         return runtime.end_forward(ddp, output)
-    runtime.recorder.end(FORWARD)
+    runtime.end_phase(FORWARD)
     return output
 
 
@@ -40,8 +40,8 @@ def watch(model: Any) -> None:
     model.register_forward_hook(after_forward, with_kwargs=True)
 
 
-def watch_sharded(root: Any, recorder: Recorder) -> None:
+def watch_sharded(root: Any) -> None:
     """Before fully_shard's own hook: parameters are still sharded when strategies are switched."""
     watch(root)
     if deepspeed.is_engine(root):
-        deepspeed.extend_phases(root, recorder)
+        deepspeed.extend_phases(root)

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
+from .guard import FAILED
 from .levers.buckets.bucket_plan import BucketPlan
 from .levers.micro_batches.split_forward import KNOB, SplitForward
 from .link import beat
@@ -21,9 +22,6 @@ from .observe.recorder import Recorder
 from .observe.samples import SampleCount
 from .observe.shared_steps import SharedSteps
 from .observe.steps import StepWatch
-
-FAILED = 75
-"""Exit code when the session cannot go on for a reason outside the script (EX_TEMPFAIL)."""
 
 
 class RankProcess:

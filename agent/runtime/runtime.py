@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
-from typing import Any, Callable, Dict, Optional, Tuple
+import time
+from typing import Any, Callable, Optional, Tuple
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import hooks
+from . import current, hooks
+from .current import Args, Kwargs
+from .guard import FAILED, describe_failure
 from .levers.computation.compilation import hides_optimizer_steps
 from .levers.launched import replace_cap
 from .levers.reduction.reducer import is_joining
@@ -17,25 +18,26 @@ from .link import beat
 from .link.control import AgentLost
 from .link.environment import Environment
 from .link.exchange import PeerLost
-from .link.rank_output import say
+from .link.rank_output import say, say_traceback
 from .link.trouble import describe_trouble
 from .observe.clock import is_capturing
 from .observe.models import is_pipelined
-from .observe.recorder import FORWARD, INTERRUPTED, multiply_loss
-from .observe.sharded import count_sharers, explain_unknown, find_kind, find_sharded_roots
+from .observe.recorder import FORWARD, INTERRUPTED
+from .observe.sharded import count_sharers, find_kind, find_sharded_roots
 from .observe.unwrapped import find_trouble
-from .private_torch import GET_LOG, explain_unusable
-from .races.parts import RankParts, leave_exchange, leave_group, read_exposed_s
-from .rank_process import FAILED, RankProcess
+from .private_torch import GET_LOG
+from .races.parts import leave_exchange, leave_group, read_exposed_s
+from .rank_process import RankProcess
 from .script_loaders import ScriptLoaders
-from .steering.conversation import Conversation, OnlineTuning
-from .steering.production import Production
+from .steering.choice import choose_steering, explain_no_steering
 from .steering.steering import Steering
 from .untraced import untraced
 
 STEPS_WITHOUT_DDP = 50
 """Optimizer steps after which a script is taken to train without DDP: waiting for its end could take days."""
 FORWARDS_WITHOUT_STEP = 200
+UNTIL_ENDED_S = 10.0
+"""The agent ends ranks that cannot be measured, once it has heard so."""
 
 
 class Runtime:
@@ -44,12 +46,18 @@ class Runtime:
     def __init__(self, environment: Environment) -> None:
         process = self.process = RankProcess(environment)
         self.environment = environment
-        # Directly, because they are asked in every step.
         self.watch, self.recorder, self.models = process.watch, process.recorder, process.models
         self.samples, self.reading, self.precision = process.samples, process.reading, process.precision
         self.shared, self.splitting = process.shared, process.splitting
         self.write_beat, self.note_autocast = process.write_beat, process.precision.note_autocast
         self.loaders = ScriptLoaders(process)
+        self.start_epoch, self.read_batch = self.loaders.start_epoch, self.loaders.read_batch
+        self.begin_backward, self.note_garbage = self.recorder.begin_backward, self.recorder.note_garbage
+        self.begin_phase, self.end_phase = self.recorder.begin, self.recorder.end
+        self.begin_collective, self.hang_up = self.recorder.begin_collective, process.hang_up
+        self.begin_save, self.end_save = self.recorder.begin_save, self.recorder.end_save
+        self.split_forward = self.splitting.run
+        self.may_go_on, self.go_on = self.splitting.may_go_on, self.splitting.go_on
         self._active = environment.control is not None or environment.strategy is not None
         self._steering: Optional[Steering] = None
         self.at_work: Optional[Steering] = None
@@ -58,11 +66,11 @@ class Runtime:
         """Nothing is left to be done at boundaries."""
         self._may_capture = True
         """Whether CUDA is in use: there are graphs to be captured."""
-        self._training_forwards, self._told_trouble = 0, False
+        self._training_forwards, self._told_trouble, self._has_failed = 0, False, False
 
     # What the patches report.
 
-    def adjust_ddp_arguments(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Dict[str, Any]:
+    def adjust_ddp_arguments(self, args: Args, kwargs: Kwargs) -> Kwargs:
         """The script's own arguments, but for a bucket size that this session was launched with."""
         kwargs, replaced = replace_cap(self.environment.cold, args, kwargs)
         self.process.launched_over = replaced or self.process.launched_over
@@ -86,15 +94,15 @@ class Runtime:
             if any(optimizer is known for known in self.watch.list_waiting(own)):
                 self.models.have_come, self._rests = True, False
 
-    def begin_forward(self, ddp: Any, args: Any, kwargs: Any) -> None:
-        """Before DDP's own preparation of a training forward."""
+    def begin_forward(self, ddp: Any, args: Any, kwargs: Any) -> bool:
+        """Before DDP's own preparation of a training forward; whether it is computed in parts."""
         if self.reading.undecided is not None:
             self.loaders.decide()
         if self._rests:
-            return
+            return self.splitting.parts > 1
         if self._may_capture and self._active and is_capturing():
             self._leave_to_graph()
-            return
+            return self.splitting.parts > 1
         recorder, models, is_marked, identity = self.recorder, self.models, False, id(ddp)
         own, self.watch.leader_stepped = self.watch.leader_stepped, False
         # A trial of a script that makes its optimizers anew again and again waits until that is told.
@@ -125,6 +133,7 @@ class Runtime:
             self.at_work.begin_forward(ddp)
         if not is_marked:
             recorder.begin(FORWARD)
+        return self.splitting.parts > 1
 
     def end_forward(self, ddp: Any, output: Any) -> Any:
         """What the script gets from this forward."""
@@ -147,13 +156,16 @@ class Runtime:
         if self.at_work is not None:
             self.at_work.drop_forward()
 
-    @untraced
-    def multiply_loss(
-        self, roots: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]
-    ) -> Tuple[Any, Tuple[Any, ...], Dict[str, Any]]:
+    def multiply_loss(self, roots: Any, args: Args, kwargs: Kwargs) -> Tuple[Any, Args, Kwargs]:
         """The arguments of the outermost backward, with the loss multiplied where the strategy in force asks for it."""
-        factor = 1.0 if self.at_work is None else self.at_work.before_backward()
-        return (roots, args, kwargs) if factor == 1.0 else multiply_loss(roots, args, kwargs, factor)
+        return (
+            (roots, args, kwargs) if self.at_work is None else self.at_work.multiply_loss(roots, args, kwargs)
+        )
+
+    def finish_backward(self) -> None:
+        """The outermost backward has come to its end."""
+        for watch in current.after_backward:
+            watch()
 
     def end_backward(self) -> None:
         self.shared.note_backward()
@@ -180,7 +192,7 @@ class Runtime:
                 self.recorder.exchanges = 0  # what was sent before is no part of the training
             known = models.list_known_sharded()
             for root in (root for root in find_sharded_roots(optimizer) if root not in known):
-                hooks.watch_sharded(root, self.recorder)
+                hooks.watch_sharded(root)
                 models.add_sharded(root)
                 self.samples.sharers = max(self.samples.sharers, count_sharers(root))
                 models.have_come, self._rests = self._steering is not None, False
@@ -219,8 +231,7 @@ class Runtime:
         self.precision.note_scaler(scaler)
         self.recorder.note_unscaled_loss(outputs)
 
-    @untraced
-    def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
+    def may_clear(self, owner: Any, args: Args, kwargs: Kwargs) -> bool:
         """Whether a zero_grad() of an optimizer or a module is made."""
         return self.at_work is None or self.at_work.may_clear(owner, args, kwargs)
 
@@ -228,13 +239,17 @@ class Runtime:
         """Whether the script's clipping of gradients is made; otherwise it only learns their norm."""
         return self.at_work is None or self.at_work.may_clip()
 
-    def tell_unless_built(self, code: str, **facts: object) -> None:
-        if not self.models.has_replicas:
-            self._tell_trouble(code, **facts)
+    def join_group(self, world_size: Any) -> None:
+        """The script is about to join a process group."""
+        if world_size == 1 < self.environment.world_size and not self.models.has_replicas:
+            self._tell_trouble("joins_alone", started=self.environment.world_size)
+            if self.environment.control is not None:
+                time.sleep(UNTIL_ENDED_S)  # joining would fail at an address that another rank has taken
 
-    def hang_up(self) -> None:
-        """This process is a forked copy of the rank."""
-        self.process.hang_up()
+    def note_spawning(self, call: str) -> None:
+        """The script is about to start processes."""
+        if not self.models.has_replicas:
+            self._tell_trouble("spawns_own_ranks", call=call)
 
     def has_trained(self) -> bool:
         """Whether this process ran a wrapped model's training forward or an optimizer's step."""
@@ -300,13 +315,10 @@ class Runtime:
                 self.process.phase = beat.TRAINING
         else:
             if self._steering is None:
-                if dist.get_world_size() < 2:
-                    self._tell_trouble("single_rank")
+                if (trouble := explain_no_steering(self.process)) is not None:
+                    self._tell_trouble(trouble[0], **trouble[1])
                     return
-                if (unusable := self._explain_unusable()) is not None:
-                    self._tell_trouble("private_torch", why=unusable)
-                    return
-                self._steering = self._choose_steering()
+                self._steering = choose_steering(self.process)
             try:
                 act(self._steering)
                 self._steering = self._steering.successor or self._steering
@@ -314,32 +326,31 @@ class Runtime:
                 if self.environment.strategy is None:
                     self.process.end(FAILED, str(lost))
                 self._take_back(str(lost))
-            except Exception as error:
-                self._give_up(error)
+            except Exception:
+                if self.environment.strategy is not None:
+                    leave_exchange(self.process)  # the others need not wait for what this rank will not do
+                raise
         steering = self._steering
         self.at_work = steering if steering is not None and steering.works_in_steps else None
         self._may_capture = torch.cuda.is_initialized()
         is_done = steering is None or (steering.is_over and not self.models.has_unmet)
         self._rests = is_done and not self.process.is_watched
 
-    def _give_up(self, error: Exception) -> None:
-        """A lever failed: no fault of the script, which must not be blamed for it. A real training goes on."""
-        traceback.print_exc()
-        reason = f"the runtime failed, not the script: {type(error).__name__}: {error}".splitlines()[0]
-        if self.environment.strategy is None:
+    def fail(self, error: Exception) -> None:
+        """Something of ours failed, which is not to be blamed on the script. A real training goes on."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        say_traceback(error)
+        reason = describe_failure(error)
+        if self._active and self.environment.strategy is None:
             self.process.end(FAILED, reason)
-        self._stop_steering(reason)
-
-    def _explain_unusable(self) -> Optional[str]:
-        """The private name of torch without which nothing can be measured."""
-        unknown = (explain_unknown(root) for root in self.models.list_sharded())
-        return explain_unusable(self.models.list_replicas()) or next(filter(None, unknown), None)
-
-    def _choose_steering(self) -> Steering:
-        strategy, parts = self.environment.strategy, RankParts(self.process)
-        if strategy is None:
-            return Conversation(parts)
-        return OnlineTuning(parts) if strategy.get("tune") else Production(parts, strategy)
+        if self._steering is not None and self._steering.note_failure(reason):
+            say(f"The training goes on under what is in force: {reason}")  # ranks have to leave it together
+            return
+        if self._active:
+            self._stop_steering(reason)
+        current.set_current(None)
 
     @untraced
     def enter_join(self) -> None:

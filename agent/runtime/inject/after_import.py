@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable, Dict, Optional, Sequence
 
+from ..link.rank_output import say
+
 
 class _NotifyingLoader(Loader):
     def __init__(self, loader: Any, notify: Callable[[], None]) -> None:
@@ -58,13 +60,21 @@ class _Finder(MetaPathFinder):
         if not self.waiting and self in sys.meta_path:
             sys.meta_path.remove(self)
         if notify is not None:
-            notify()
+            _call(notify)
+
+
+def _call(notify: Callable[[], None]) -> None:
+    """The script imports its module, whatever fails in ours."""
+    try:
+        notify()
+    except Exception as error:
+        say(f"a part of this process is not measured: {error!r}")
 
 
 def call_after_import(name: str, notify: Callable[[], None]) -> None:
     """`notify` runs right after the first import of module `name`, or now if it is already there."""
     if name in sys.modules:
-        notify()
+        _call(notify)
         return
     finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
     if finder is None:

@@ -68,16 +68,12 @@ def patch_collectives(is_compiling: Callable[[], bool]) -> None:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             runtime = None if is_compiling() else current.current_runtime
-            if runtime is None:
-                return original(*args, **kwargs)
-            if exchanges:
-                runtime.recorder.exchanges += 1
-            if not runtime.recorder.begin_collective(phase):
+            if runtime is None or not runtime.begin_collective(phase, exchanges):
                 return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)
             finally:
-                runtime.recorder.end(phase)
+                runtime.end_phase(phase)
 
         setattr(owner, name, call)
 

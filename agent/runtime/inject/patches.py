@@ -6,7 +6,6 @@ import functools
 import gc
 import math
 import sys
-import time
 from typing import Any, Callable, Dict, Tuple
 
 import torch
@@ -18,7 +17,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from .. import current, hooks, rank_process, script_loaders
+from .. import current, guard, hooks, rank_process, script_loaders
 from .. import runtime as rank_runtime
 from ..link import beat
 from ..observe import clock, models, precision, recorder, samples, shared_steps, steps
@@ -29,8 +28,6 @@ from .collectives import patch_collectives
 
 OLDEST_GENERATION = 2
 """Of Python's garbage: collecting the younger ones takes no time to speak of."""
-UNTIL_ENDED_S = 10.0
-"""The agent ends ranks that cannot be measured, once it has heard so."""
 
 
 def install_patches() -> None:
@@ -56,6 +53,7 @@ def install_patches() -> None:
     register_optimizer_step_post_hook(_after_optimizer_step)
     watching = (
         sys.modules[__name__],
+        guard,
         hooks,
         rank_runtime,
         rank_process,
@@ -100,10 +98,10 @@ def _patch_ddp() -> None:
                 return original_forward(self, *args, **kwargs)
             finally:
                 hooks.after_forward(self, args, kwargs, None)
-        runtime.begin_forward(self, args, kwargs)
+        is_split = runtime.begin_forward(self, args, kwargs)
         try:
-            if runtime.splitting.parts > 1:
-                output = runtime.splitting.run(original_forward, self, args, kwargs)
+            if is_split:
+                output = runtime.split_forward(self, args, kwargs, original_forward)
             else:
                 output = original_forward(self, *args, **kwargs)
         except BaseException:
@@ -155,10 +153,8 @@ def _patch_joining() -> None:
     @functools.wraps(original)
     def join(*args: Any, **kwargs: Any) -> Any:
         runtime = current.current_runtime
-        if runtime is not None and kwargs.get("world_size") == 1 < runtime.environment.world_size:
-            runtime.tell_unless_built("joins_alone", started=runtime.environment.world_size)
-            if runtime.environment.control is not None:
-                time.sleep(UNTIL_ENDED_S)  # joining would fail at an address that another rank has taken
+        if runtime is not None:
+            runtime.join_group(kwargs.get("world_size"))
         return original(*args, **kwargs)
 
     for home in (dist, dist.distributed_c10d):
@@ -174,24 +170,22 @@ def _patch_backward() -> None:
         if runtime is None:
             original(tensors, *args, **kwargs)
             return
-        if not runtime.recorder.begin_backward(tensors):
+        if not runtime.begin_backward(tensors):
             original(tensors, *args, **kwargs)
             return
         try:
-            if runtime.at_work is not None:
-                tensors, args, kwargs = runtime.multiply_loss(tensors, args, kwargs)
+            tensors, args, kwargs = runtime.multiply_loss(tensors, args, kwargs)
             shortage = None
             try:
                 original(tensors, *args, **kwargs)
             except Exception as error:
-                if not runtime.splitting.may_go_on(error):
+                if not runtime.may_go_on(error):
                     raise
                 # Its traceback holds the tensors for which there was no room.
                 shortage = error.with_traceback(None)
-            if shortage is not None and not runtime.splitting.go_on():
+            if shortage is not None and not runtime.go_on():
                 raise shortage
-            for watch in current.after_backward:
-                watch()
+            runtime.finish_backward()
         finally:
             runtime.end_backward()
 
@@ -205,7 +199,7 @@ def _patch_loader() -> None:
     @functools.wraps(original_iter)
     def iterate(self: Any) -> Any:
         runtime = current.current_runtime
-        return original_iter(self) if runtime is None else runtime.loaders.start_epoch(self, original_iter)
+        return original_iter(self) if runtime is None else runtime.start_epoch(self, original_iter)
 
     loading.DataLoader.__iter__ = iterate
     if any_iterator is None:
@@ -215,7 +209,7 @@ def _patch_loader() -> None:
     @functools.wraps(original_next)
     def fetch(self: Any) -> Any:
         runtime = current.current_runtime
-        return original_next(self) if runtime is None else runtime.loaders.read_batch(self, original_next)
+        return original_next(self) if runtime is None else runtime.read_batch(self, original_next)
 
     any_iterator.__next__ = fetch
 
@@ -255,7 +249,7 @@ def _patch_clearing(owner: Any, is_compiling: Callable[[], bool]) -> None:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
         # What a script compiles may have to be one graph: there it clears at every step, which the proof sees.
         runtime = None if is_compiling() else current.current_runtime
-        if runtime is None or runtime.at_work is None or runtime.may_clear(self, args, kwargs):
+        if runtime is None or runtime.may_clear(self, args, kwargs):
             original(self, *args, **kwargs)
 
     owner.zero_grad = zero_grad
@@ -271,7 +265,7 @@ def _patch_clipping(is_compiling: Callable[[], bool]) -> None:
         def clip(*args: Any, **kwargs: Any) -> Any:
             # As in zero_grad; the evidence tells of it.
             runtime = None if is_compiling() else current.current_runtime
-            if runtime is None or runtime.at_work is None or runtime.may_clip():
+            if runtime is None or runtime.may_clip():
                 return original(*args, **kwargs)
             return hold(*args, **kwargs)
 
@@ -315,11 +309,11 @@ def _patch_saving() -> None:
         if runtime is None:
             original(*args, **kwargs)
             return
-        runtime.recorder.begin_save()
+        runtime.begin_save()
         try:
             original(*args, **kwargs)
         finally:
-            runtime.recorder.end_save()
+            runtime.end_save()
 
     torch.save = save
 
@@ -330,7 +324,7 @@ def _patch_spawning() -> None:
         def spawn(*args: Any, **kwargs: Any) -> Any:
             runtime = current.current_runtime
             if runtime is not None:
-                runtime.tell_unless_built("spawns_own_ranks", call=f"torch.multiprocessing.{name}")
+                runtime.note_spawning(f"torch.multiprocessing.{name}")
             return original(*args, **kwargs)
 
         return spawn
@@ -342,7 +336,7 @@ def _patch_spawning() -> None:
 def _note_garbage(moment: str, info: Dict[str, int]) -> None:
     runtime = current.current_runtime
     if runtime is not None and info["generation"] == OLDEST_GENERATION:
-        runtime.recorder.note_garbage(moment == "start")
+        runtime.note_garbage(moment == "start")
 
 
 def _before_optimizer_step(optimizer: Any, _args: Tuple[Any, ...], _kwargs: Any) -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
 from .. import current
+from ..guard import FAILED, describe_failure, stand_before
 from ..link import stacks
 from ..link.control import AgentLost, ControlLine
 from ..link.environment import Environment, read_environment
-from ..link.rank_output import take_own_output
+from ..link.rank_output import flush_output, say, say_traceback, take_own_output
 from ..link.trouble import describe_trouble
 from ..nccl_tuner.plugin import load_where_asked
 from .after_import import call_after_import
@@ -95,12 +96,25 @@ def listen_for_signals(environment: Environment) -> None:
 
 def start_runtime(environment: Environment) -> None:
     """Makes this process a rank that is observed and switched: the one place that arms. Torch has been imported."""
+    try:
+        _arm(environment)
+    except Exception as error:
+        current.set_current(None)
+        say_traceback(error)
+        if environment.control is not None and environment.strategy is None:
+            say(f"rank {environment.rank}: {describe_failure(error)}")
+            flush_output()
+            os._exit(FAILED)
+        say(f"The training goes on by itself: {describe_failure(error)}")
+
+
+def _arm(environment: Environment) -> None:
     from ..levers.computation.convolutions import set_search
     from ..runtime import Runtime
     from .patches import install_patches
 
     set_search(environment.cold)
-    current.set_current(Runtime(environment))
+    current.set_current(stand_before(Runtime(environment)))
     install_patches()
 
 
@@ -108,7 +122,7 @@ def _report_ending(environment: Environment) -> None:
     runtime = current.current_runtime
     if runtime is not None:
         runtime.finish_script()
-    elif environment.control and environment.rank == 0:
+    elif environment.control and environment.rank == 0 and "torch" not in sys.modules:
         try:
             ControlLine(environment.control).send_last(describe_trouble("no_torch"))
         except AgentLost:

@@ -4,6 +4,7 @@ It watches for the process to become a rank, then makes room for the `sitecustom
 already. Whatever fails here, the process goes on. Readable by every Python 3.
 """
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -20,7 +21,7 @@ def _watch():
         exec(loader.get_code("launch"), launch)
         launch["watch"]()
     except Exception as error:
-        if sys.stderr is not None:
+        with contextlib.suppress(Exception):  # closed, full, or none at all
             sys.stderr.write("fleet advisor: this process is not measured: %r\n" % (error,))
 
 

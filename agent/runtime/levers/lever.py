@@ -64,6 +64,11 @@ class Evidence:
         self.not_consumed.update(other.not_consumed)
         self.no_effect.update(other.no_effect)
 
+    def doubt(self, reason: str) -> None:
+        """Nothing was proved."""
+        self.not_consumed.update(dict.fromkeys([*self.consumed, *self.no_effect], reason))
+        self.consumed, self.no_effect = {}, {}
+
 
 class Lever(ABC):
     """Base of all levers. A strategy is always the baseline plus its overrides, so `switch({})` means the baseline.

@@ -7,14 +7,18 @@ elsewhere (torchrun --redirects) stays there.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import socket
 import sys
-from typing import Mapping
+import traceback
+from typing import Mapping, TextIO
 
 OUTPUT = "ADVISOR_OUTPUT"
 """The guard's socket, and the inode of the pipe that all processes of the session write to, separated by a colon."""
 _TIMEOUT_S = 5.0
+_PATIENCE_MS = 100
 
 
 def take_own_output(rank: int, variables: Mapping[str, str]) -> None:
@@ -23,10 +27,11 @@ def take_own_output(rank: int, variables: Mapping[str, str]) -> None:
     shared = [fd for fd in (1, 2) if path and _inode_of(fd) == inode]
     if not shared:
         return
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-    reading, writing = os.pipe()
+    flush_output()
+    try:
+        reading, writing = os.pipe()
+    except OSError:
+        return
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
             line.settimeout(_TIMEOUT_S)
@@ -44,10 +49,9 @@ def take_own_output(rank: int, variables: Mapping[str, str]) -> None:
 def flush_output() -> None:
     """Before a rank ends without its interpreter's own ending."""
     for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            continue
+        with contextlib.suppress(Exception):  # whatever the script has put in its place
+            if stream is not None:
+                stream.flush()
 
 
 def _inode_of(fd: int) -> str:
@@ -58,5 +62,29 @@ def _inode_of(fd: int) -> str:
 
 
 def say(sentence: str) -> None:
-    """Something that the script's owner should know."""
-    print(f"fleet advisor: {sentence}", file=sys.stderr, flush=True)
+    """Something that the script's owner should know. Where it cannot be written, the training goes on without it."""
+    _write(f"fleet advisor: {sentence}\n")
+
+
+def say_traceback(error: BaseException) -> None:
+    """Where something of ours failed."""
+    _write("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+
+
+def _write(text: str) -> None:
+    stream = sys.stderr
+    with contextlib.suppress(Exception):  # a full disk, a closed file, an object of the script's
+        if stream is not None and not _is_stuck(stream):
+            stream.write(text)
+            stream.flush()
+
+
+def _is_stuck(stream: TextIO) -> bool:
+    """Whether nobody reads any more, which may end the process by a signal, or the reader keeps writers waiting."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return False
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    return [(number, select.POLLOUT)] != poll.poll(_PATIENCE_MS)

@@ -25,6 +25,11 @@ SENTENCES: Dict[str, str] = {
         "script.py (without accelerators, accelerate launch starts one process whatever --num_processes says), and "
         "train a model that is wrapped in DistributedDataParallel after torch.distributed.init_process_group()."
     ),
+    "own_groups": (
+        "The script trains over process groups of its own, without a default one (torchft does so): the ranks have no "
+        "common store in which to agree on a setting, so the advisor leaves this training as it is. Call "
+        "torch.distributed.init_process_group() before the model is wrapped in DistributedDataParallel."
+    ),
     "own_engine": (
         "The script trains through {engine}, which exchanges gradients by itself: the runtime steers torch's "
         "DistributedDataParallel, fully_shard and DeepSpeed's engine up to ZeRO's stage 2. Train through one of these "

@@ -9,7 +9,8 @@ from typing import Any, List, Optional
 
 import torch
 
-from .recorder import BACKWARD, OPTIMIZER, Recorder
+from .. import current
+from .recorder import BACKWARD, OPTIMIZER
 
 NAME = "DeepSpeed"
 STEERED_STAGES = (0, 1, 2)
@@ -51,17 +52,20 @@ def find_group(engine: Any) -> Any:
     return torch.distributed.group.WORLD if group is None else group
 
 
-def extend_phases(engine: Any, recorder: Recorder) -> None:
+def extend_phases(engine: Any) -> None:
     """Counts reductions and gathers, which the engine does around backward and the optimizer's step, as theirs."""
 
     def count_as(phase: int, call: Any) -> Any:
         @functools.wraps(call)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            recorder.begin(phase)
+            runtime = current.current_runtime
+            if runtime is None:
+                return call(*args, **kwargs)
+            runtime.begin_phase(phase)
             try:
                 return call(*args, **kwargs)
             finally:
-                recorder.end(phase)
+                runtime.end_phase(phase)
 
         return counted
 

@@ -172,8 +172,10 @@ class Recorder:
                 step.marks.append(self.clock.mark())
                 step.phases.append(stack[-1])
 
-    def begin_collective(self, phase: int) -> bool:
+    def begin_collective(self, phase: int, exchanges: bool = False) -> bool:
         """Whether a call that waits for other ranks counts by itself: not inside another, nor beside the training."""
+        if exchanges:
+            self.exchanges += 1
         if not self.recording or self._stack[-1] in (REDUCTION, COLLECTIVE, BUFFERS):
             return False
         # Backward runs on threads of its own on CUDA. What runs beside it is on another stream.

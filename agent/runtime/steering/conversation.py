@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Dict, Mapping, Optional
 
+from ..guard import FAILED
 from ..levers.lever import Training
 from ..link import beat
 from ..link.control import PROTOCOL, AgentLost
@@ -16,7 +17,6 @@ from ..races.order import parse_race
 from ..races.parts import RankParts
 from ..races.race import Race
 from ..races.snapshot import explain_no_snapshot
-from ..rank_process import FAILED
 from ..untraced import untraced
 from .production import Production
 from .steering import Steering

@@ -147,6 +147,8 @@ class Production(Steering):
         for _ in range(looking):
             yield
         own = levers.prove(parts.backend, parts.list_replicas())
+        if self._failure:
+            own.doubt(f"On rank {parts.rank} {self._failure}.")
         views = parts.exchange.gather(vars(own), "the proof of a strategy", PEER_TIMEOUT_S)
         evidence = merge_evidence(views) if views is not None else {}
         proved = parts.share(list(evidence.get("consumed", ())), "what was proved")

@@ -6,7 +6,6 @@ In a trial the agent does (`conversation`), in a real training the strategy that
 from __future__ import annotations
 
 import statistics
-import traceback
 from abc import ABC, abstractmethod
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -14,9 +13,10 @@ from ..facts import count_gradient_bytes, gather_baseline, gather_facts
 from ..levers.buckets.bucket_plan import observe_plan
 from ..levers.lever import Training
 from ..link import beat
+from ..link.rank_output import say_traceback
 from ..observe.host_reads import HostReads
 from ..observe.memory import read_share
-from ..observe.recorder import OWN, REDUCTION, StepMarks
+from ..observe.recorder import OWN, REDUCTION, StepMarks, multiply_loss
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..untraced import untraced
 
@@ -38,6 +38,8 @@ class Steering(ABC):
         self._forwards = 1
         self._has_begun = False
         """Boundaries are this rank's own until the ranks have agreed on common ones; here they have."""
+        self._failure = ""
+        """Why nothing that this rank has seen proves anything."""
         self._reads = HostReads() if parts.rank == 0 else None
 
     @property
@@ -69,6 +71,14 @@ class Steering(ABC):
         return self._levers.before_backward()
 
     @untraced
+    def multiply_loss(
+        self, roots: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]
+    ) -> Tuple[Any, Tuple[Any, ...], Dict[str, Any]]:
+        """The arguments of the outermost backward that now begins."""
+        factor = self.before_backward()
+        return (roots, args, kwargs) if factor == 1.0 else multiply_loss(roots, args, kwargs, factor)
+
+    @untraced
     def end_backward(self) -> None:
         self._levers.after_backward()
 
@@ -76,6 +86,7 @@ class Steering(ABC):
     def before_step(self) -> None:
         self._levers.before_step()
 
+    @untraced
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         return self._levers.may_clear(owner, args, kwargs)
 
@@ -142,6 +153,11 @@ class Steering(ABC):
         """The script destroys its process group."""
         self._parts.leave_group()
 
+    def note_failure(self, reason: str) -> bool:
+        """Something of ours failed on this rank: whether it must go on as it is, because a strategy is on all ranks."""
+        self._failure = reason
+        return self._levers.have_switched
+
     def take_back(self) -> str:
         """Goes back to the script's own settings, at the same place on every rank; returns what failed in it."""
         try:
@@ -149,7 +165,7 @@ class Steering(ABC):
                 self._levers.switch({}, self._parts.gather_training())
                 self._levers.reduction.drop_spares()
         except Exception as error:
-            traceback.print_exc()
+            say_traceback(error)
             return f" ({type(error).__name__}: {error})"
         return ""
 

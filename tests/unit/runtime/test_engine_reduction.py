@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fleet_advisor_runtime import current  # noqa: E402
 from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
 from fleet_advisor_runtime.levers.sharding import engine_reduction  # noqa: E402
 from fleet_advisor_runtime.levers.sharding.engine_reduction import EngineReduction  # noqa: E402
@@ -257,8 +258,12 @@ class Clock:
         pass
 
 
-def test_what_the_engine_does_around_backward_and_step_counts_as_theirs() -> None:
+def test_what_the_engine_does_around_backward_and_step_counts_as_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     recorder = Recorder()
+    told = types.SimpleNamespace(begin_phase=recorder.begin, end_phase=recorder.end)
+    monkeypatch.setattr(current, "current_runtime", told)
     recorder.clock = Clock()
     recorder.start()
     recorder.begin_step(0)
@@ -277,7 +282,7 @@ def test_what_the_engine_does_around_backward_and_step_counts_as_theirs() -> Non
         recorder.clock.mark()  # the gathering
 
     root.backward, root.step = backward, step
-    extend_phases(root, recorder)
+    extend_phases(root)
     assert root.backward("loss") == "loss"
     root.step(last=False)
     root.step(last=True)

@@ -45,7 +45,7 @@ def run(model: Any, x: Any, parts: int = 3, **kwargs: Any) -> tuple[Any, Any, An
     """The splitting, its output, and a gradient."""
     splitting = split_forward.SplitForward(parts)
     ddp = DistributedDataParallel(model)
-    output = splitting.run(DistributedDataParallel.forward, ddp, (x,), kwargs)
+    output = splitting.run(ddp, (x,), kwargs, DistributedDataParallel.forward)
     torch.stack([t.sum() for t in batch_parts.list_tensors(output)]).sum().backward()
     return splitting, output, ddp.module.layer.weight.grad
 
@@ -101,7 +101,7 @@ def test_a_model_that_mixes_samples_is_computed_whole(end: Any, sentence: str) -
     model = Linear(end)
     splitting = split_forward.SplitForward(2)
     x, ddp = torch.randn(8, 4, dtype=torch.float64), DistributedDataParallel(model)
-    splitting.run(DistributedDataParallel.forward, ddp, (x,), {})
+    splitting.run(ddp, (x,), {}, DistributedDataParallel.forward)
     assert sentence in splitting.refusal
     assert splitting.forwards == 0
     assert model.seen.item() == (1 if "changes" in sentence else 0)
@@ -156,7 +156,7 @@ def test_a_rank_that_is_short_makes_more_parts_until_one_sample_is_left(
     assert "it makes 4 parts from here on" in capfd.readouterr().err
     splitting = split_forward.SplitForward(2)
     with pytest.raises(torch.OutOfMemoryError):
-        splitting.run(DistributedDataParallel.forward, DistributedDataParallel(Linear(short_of=0)), (x,), {})
+        splitting.run(DistributedDataParallel(Linear(short_of=0)), (x,), {}, DistributedDataParallel.forward)
 
 
 def test_parts_are_as_large_as_measured_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

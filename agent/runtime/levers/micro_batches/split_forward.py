@@ -85,7 +85,7 @@ class SplitForward:
             )
         return sentence
 
-    def run(self, forward: Forward, ddp: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+    def run(self, ddp: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], forward: Forward) -> Any:
         """`forward` is DistributedDataParallel's own; the module in it computes in parts meanwhile."""
         known = self._known.setdefault(ddp, Known())
         if known.finding.refusal:

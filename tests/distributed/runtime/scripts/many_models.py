@@ -25,6 +25,7 @@ runpy.run_path(str(Path(__file__).resolve().parents[4] / "agent" / "runtime" / "
     "load_runtime_package"
 ]()
 from fleet_advisor_runtime import current  # noqa: E402
+from fleet_advisor_runtime.guard import stand_before  # noqa: E402
 from fleet_advisor_runtime.inject.patches import install_patches  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.communicators import Communicators  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.lanes import ThreadLane  # noqa: E402
@@ -282,7 +283,7 @@ def steer(training, strategy, number):
         strategy={"changes": strategy, "report": str(report) if rank == 0 else None},
     )  # fmt: skip
     runtime = Runtime(environment)
-    current.set_current(runtime)
+    current.set_current(stand_before(runtime))
     try:
         found = train(training)
         runtime.finish_script()

@@ -289,7 +289,7 @@ def train(arguments):
         write(
             arguments.name,
             "boundaries",
-            str(sys.modules["fleet_advisor_runtime.current"].current_runtime.models.step),
+            str(sys.modules["fleet_advisor_runtime.current"].current_runtime.runtime.models.step),
         )
     if arguments.compile:
         write(arguments.name, "frames", str(torch._dynamo.utils.counters["frames"]["total"]))

@@ -110,7 +110,7 @@ while step < args.steps:
             MEMORY[chance.choice(["forward", "backward"])] = True
             for known in sys.modules[
                 "fleet_advisor_runtime.current"
-            ].current_runtime.splitting._known.values():
+            ].current_runtime.runtime.splitting._known.values():
                 known.parts = 0
         elif args.fits and not args.short:
             MEMORY["forward"] = rank == dist.get_world_size() - 1
