@@ -124,6 +124,7 @@ class Production(Steering):
                 return
             for _ in range(SETTLING_IN):
                 yield
+            parts.meet("what another model or optimizer refuses")  # ranks that have left exchange nothing
             refusals = self._merge(self._list_refusals(parts.gather_training()), "what ranks refuse")
             levers.refuse(refusals)
             self._found = {**self._found, "refusals": refusals}
