@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.distributed, ABOUT_CPUS]
 UNCALLED = ["patches.py:<lambda>", "patches.py:leave", "patches.py:measure_norm"]
 """What stands in for the script's clipping where a strategy holds it back, and for a name that old torch lacks."""
-UNTOLD = ["end_collective", "finish_script", "go_on", "hang_up", "has_trained", "split_forward"]
+UNTOLD = ["finish_script", "go_on", "hang_up", "has_trained", "split_forward"]
 """Told where other signals answer otherwise, in forks, and by who ends the script."""
 
 

@@ -95,9 +95,9 @@ def drive():
     hooked.register_comm_hook(None, lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future()
                               .then(lambda done: done.value()[0] / RANKS))  # fmt: skip
     yield from train(hooked, 3)
-    ddp.eval()
-    with torch.no_grad():
-        yield ddp(torch.ones(1, 4)).sum().item()
+    for is_training in (True, False):
+        with torch.no_grad():
+            yield ddp.train(is_training)(torch.ones(1, 4)).sum().item()
     ddp.train()
     ddp.zero_grad()
     for wrong in (lambda: ddp(torch.ones(1, 5)), lambda: torch.autograd.backward(torch.ones(1))):
@@ -159,7 +159,7 @@ def break_all(expected, folder):
         )
         found.extend(drive())
         broken_guard.end_step(3)
-        hooks.watch_sharded(torch.nn.Linear(1, 1), None)
+        hooks.watch_sharded(torch.nn.Linear(1, 1))
         dist.destroy_process_group()
 
     missed = note_calls(run, patches, hooks, collectives)
