@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from random_kinds import KINDS
 from random_layouts import LAYOUTS
+from random_ledger import draw_ledger
 from random_objects import OBJECTS
 from random_scripts import HEAD, draw_script
 from random_settings import INEXACT, LOCAL, draw_any, draw_for
@@ -15,8 +16,8 @@ from random_settings import INEXACT, LOCAL, draw_any, draw_for
 ORDINARY = "ordinary"
 FIRST_KINDS = 200
 """Seeds below are all of the ordinary kind: they were published before there was another."""
-_DRAWS = {**KINDS, **LAYOUTS, **OBJECTS}
-ORDER = (ORDINARY, *_DRAWS, ORDINARY, "modes", "toggle", "unfreeze", "modes")
+_DRAWS = {**KINDS, **LAYOUTS, **OBJECTS, "ledger": draw_ledger}
+ORDER = (ORDINARY, *_DRAWS, ORDINARY, "modes", "toggle", "unfreeze", "ledger")
 """The kinds of as many seeds in a row."""
 
 

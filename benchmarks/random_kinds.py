@@ -186,7 +186,7 @@ for step in range(STEPS):
     mark(step, loss, net.parameters())
     optimizer.step()
     optimizer.zero_grad()
-finish(net.parameters())
+finish(net.parameters(), net)
 """
     return Sketch(body, [how, f"spot{spot}"])
 
@@ -235,7 +235,7 @@ def draw_modes(draw: random.Random) -> Sketch:
     """Every mode of DDP with every schedule of no_sync, also the wrong ones that scripts have."""
     mode = draw.choice(
         ("plain", "static_graph", "find_unused", "views", "buffers", "no_buffers", "delayed", "skip_unused",
-         "cap_list", "batched_copy", "no_init_sync")
+         "cap_list", "batched_copy", "no_init_sync", "own_hook", "own_state", "bf16_hook")
     )  # fmt: skip
     schedule = draw.choice(
         ("one", "all", "last", "first", "every_other", "misaligned", "around_backward", "forward_only",
@@ -272,6 +272,11 @@ def draw_modes(draw: random.Random) -> Sketch:
         for p in net.parameters():
             dist.all_reduce(p.data)
             p.data.div_(world)"""
+    register = {
+        "own_hook": "\nmodel.register_comm_hook(None, hook)",
+        "own_state": "\nmodel.register_comm_hook(collections.Counter(), count)",
+        "bf16_hook": "\nmodel.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+    }.get(mode, "")
     wait = "\n    time.sleep(0.01); dist.barrier()" if mode == "delayed" else ""
     inside = "(loss / parts).backward()"
     if schedule == "around_backward":
@@ -282,9 +287,20 @@ def draw_modes(draw: random.Random) -> Sketch:
         inside = f"\n        {inside}"
     else:
         inside = f"    {inside}"
-    body = f"""{draw_sizes(draw)}
+    body = f"""import collections
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+{draw_sizes(draw)}
+def hook(state, bucket):
+    \"\"\"Twice the mean.\"\"\"
+    buffer = bucket.buffer().div_(world).mul_(2)
+    return dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: done.value()[0])
+
+def count(state, bucket):
+    state[bucket.index()] += 1
+    return default_hooks.allreduce_hook(None, bucket)
+
 net = Net(WIDTH, DEPTH, {mode in ("buffers", "no_buffers")})
-model = DDP(net, {option})
+model = DDP(net, {option}){register}
 optimizer = {draw_optimizer(draw).format("net.parameters()")}
 for step in range(STEPS):
     parts = {parts}
@@ -296,7 +312,7 @@ for step in range(STEPS):
     mark(step, loss, net.parameters())
     optimizer.step()
     optimizer.zero_grad(){average}
-finish(net.parameters())
+finish(net.parameters(), net)
 """
     return Sketch(body, [mode, schedule, f"parts{count}"], knobs="reduction")
 

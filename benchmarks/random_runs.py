@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,11 @@ class Runner:
 
     def __init__(self, real: int = 0) -> None:
         self._forge, self._real = RankForge(loads_runtime=True), real
+        self._launch: Sequence[str] = ()
 
-    def run(self, seed: int, case: Case | None = None) -> Outcome:
-        """Train twice and compare; by the seed's own case where none is given."""
+    def run(self, seed: int, case: Case | None = None, launch: Sequence[str] = (str(_LAUNCH),)) -> Outcome:
+        """Train twice and compare; by the seed's own case where none is given. `launch`: what puts the runtime in."""
+        self._launch = launch
         case = case or make_case(seed)
         real = bool(self._real) and seed % self._real == 0
         with tempfile.TemporaryDirectory(prefix="random-run-") as name:
@@ -97,7 +100,7 @@ class Runner:
         environment = {**_clean(), "OUT": str(folder)}
         words = [str(folder / "train.py")]
         if not is_bare:
-            words.insert(0, str(_LAUNCH))
+            words = [*self._launch, *words]
             settings = [f"{knob}={value}" for knob, value in case.settings.items()]
             environment = make_plan(None, settings, ()).build_environment(environment, None, None)
             environment.pop("PYTHONPATH", None)

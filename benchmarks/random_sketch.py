@@ -38,7 +38,9 @@ def mark(step, loss, parameters):
     tell(step, f"{float(torch.as_tensor(loss).detach()):.17g}", f"{PLACE}:{bits(parameters)}")
 
 
-def finish(parameters):
+def finish(parameters, *modules):
+    """`modules`: whose buffers count, too."""
+    tell("buffers", bits(b for module in modules for b in module.buffers()))
     parameters = list(parameters)
     own = torch.cat([part.double() for part in numbers(parameters)])
     own.numpy().tofile(f"{OUT}/{PLACE}-{rank}.parameters")

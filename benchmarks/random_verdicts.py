@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from random_ledger import find_broken_promise
 
 if TYPE_CHECKING:
     from random_cases import Case
@@ -70,6 +71,8 @@ def find_fault(case: Case, bare: Trained, under: Trained) -> str:
         return "a lever failed"
     if bare.code == 0 and (fault := _find_drift(case, bare, under)):
         return fault
+    if bare.code == 0 and case.kind == "ledger" and (fault := find_broken_promise(case, bare, under)):
+        return fault
     for rank in sorted(bare.told.keys() | under.told.keys()):
         fault = _compare(case, bare.told.get(rank, []), under.told.get(rank, []), whole=bare.code == 0)
         if fault:
@@ -90,7 +93,7 @@ def _find_drift(case: Case, bare: Trained, under: Trained) -> str:
         if case.kind in _BY_TURNS:
             most *= _UPDATES_OF_TURNS
         since = 0
-        for step, (before, after) in enumerate(zip(was, now, strict=False)):
+        for step, (before, after) in enumerate(zip(was[:-1], now[:-1], strict=False)):
             since = since + 1 if after and not before else 0
             if since >= most:
                 return f"ranks are apart for {since} updates before update {step}, averaged every {most}"
