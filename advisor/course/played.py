@@ -141,7 +141,7 @@ class PlayedJob(ABC):
         ordinal = sum(block.session_id == session.id for block in self.blocks)
         ids = (f"b{number}" for number in range(len(self.blocks), len(self.blocks) + len(race.arms)))
         issued = issue_race(
-            session, race, self.trials, self.job.spec.catalogue, ordinal, self.now, lambda: next(ids)
+            session, race, self.trials, self.job.catalogue, ordinal, self.now, lambda: next(ids)
         )
         self._apply(issued)
         self.job = self.job.model_copy(update={"standing": issued.standing})
@@ -178,7 +178,7 @@ class PlayedJob(ABC):
         return [block.result for block in self.blocks if block.result and not block.plan.overrides]
 
     def _read_job(self) -> tuple[Catalogue, Sequence[Trial]]:
-        return self.job.spec.catalogue, self.trials
+        return self.job.catalogue, self.trials
 
     def _apply(self, changed: Changed) -> None:
         self.trials += changed.trials

@@ -10,7 +10,7 @@ from advisor.protocol.asked.jobs import Job
 
 def export_json(advice: Advice, job: Job) -> Exported:
     """Return the canonical file. It expresses every knob."""
-    provenance = {name: advice.provenance.get(name, Provenance.CARRIED) for name in job.spec.catalogue}
+    provenance = {name: advice.provenance.get(name, Provenance.CARRIED) for name in job.catalogue}
     file = StrategyFile(
         job_id=job.id,
         job_name=job.spec.name,
@@ -21,7 +21,7 @@ def export_json(advice: Advice, job: Job) -> Exported:
         baseline_samples_per_s=advice.baseline_samples_per_s,
         allowed=advice.allowed,
         certificate=advice.certificate,
-        effect=job.spec.catalogue.effect_of(advice.changes),
+        effect=job.catalogue.effect_of(advice.changes),
         changes=advice.changes,
         strategy=advice.strategy,
         baseline=advice.baseline,

@@ -11,6 +11,7 @@ from advisor.protocol.gains import Quality, describe_ratio, judge_quality
 from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.knobs.catalogue import Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.in_script import fit_to_script
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.telemetry import NodeFlag
 from advisor.protocol.training.own_knobs import OwnKnob
@@ -325,6 +326,10 @@ class Advice(Message):
     """Knobs that differ; empty unless the verdict is change."""
     own: tuple[OwnKnob, ...] = ()
     """The job's own knobs."""
+    rounds_sums: bool = False
+    """Gradients of the script as it stands may be added up in 16 bits, where another order is another rounding."""
+    keeps_buckets: bool = False
+    """DDP's buckets stay in the order in which the script's parameters are defined."""
     provenance: dict[str, Provenance]
     """For every knob."""
     gain: Interval | None = None
@@ -370,7 +375,7 @@ class Advice(Message):
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        return join_own(self.own)  # the knobs that the job knew
+        return fit_to_script(join_own(self.own), self.rounds_sums, self.keeps_buckets)  # as the job knew them
 
     def list_offers(self) -> tuple[RungAdvice, ...]:
         """Return the rungs above the allowed one that are worth an offer: faster than what is advised."""

@@ -22,6 +22,7 @@ from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.in_script import fit_to_script
 from advisor.protocol.knobs.reach import refuse_senseless_own, refuse_unknown_knobs
 from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
@@ -393,6 +394,12 @@ class Job(Message):
     """The best strategy so far, as the planner saw it at the latest race; None while none is expected to be faster."""
     version: int = 0
     """Grows with every change; the ETag."""
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The knobs that the job knows, as they act in its script."""
+        known, facts = self.spec.catalogue, self.facts
+        return known if facts is None else fit_to_script(known, facts.rounds_sums, facts.keeps_buckets)
 
     @property
     def etag(self) -> str:

@@ -121,8 +121,11 @@ def _sizes_idle(values: Mapping[str, Value]) -> str | None:
     return _fusion_size_idle(values)
 
 
-def _last_group_rule(_: KnobContext) -> tuple[Rule, ...]:
-    return (Rule(1.0, "A small first bucket starts communicating early in the backward pass."),)
+def _last_group_rule(context: KnobContext) -> tuple[Rule, ...]:
+    because = "A small first bucket starts communicating early in the backward pass."
+    if context.facts.keeps_buckets:
+        because = "A small last bucket leaves little to reduce once the backward pass has ended."
+    return (Rule(1.0, because),)
 
 
 def _communicators_rule(context: KnobContext) -> tuple[Rule, ...]:
@@ -202,7 +205,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="fuse_all_reduce_ops", title="gradient buckets",
         place=S, part=Part.COMMUNICATION,
-        default=True, effect=Effect.EXACT, switch=Switch.HOT,
+        default=True, effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT,
         same_meaning=True,
         meaning="Reduce gradients in fused buckets instead of one by one. Never covers sparse gradients.",
         realised="DDP's buckets; off = one bucket per parameter.",
@@ -214,7 +217,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         place=S, part=Part.COMMUNICATION,
         default=32.0, low=0.0625, high=float(_LARGEST_BUCKET_MB), scale=Scale.LOG, unit="MB",
         same_meaning=True, timed_with="fuse_all_reduce_ops",
-        effect=Effect.EXACT, switch=Switch.HOT, meaning="Bytes per fused allreduce.",
+        effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT, meaning="Bytes per fused allreduce.",
         realised="DDP's bucket capacity, rebuilt in place; DeepSpeed's reduce_bucket_size (ZeRO 1 and 2); Paddle takes "
         "whole MB.",
         paddle_field="fuse_grad_size_in_MB",
@@ -225,7 +228,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         place=S, part=Part.COMMUNICATION, minor=True,
         default=1.0, low=0.0625, high=1024.0, scale=Scale.LOG, unit="MB",
         same_meaning=True, timed_with="fuse_all_reduce_ops",
-        effect=Effect.EXACT, switch=Switch.HOT,
+        effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT,
         meaning="Size of the group that becomes ready first in the backward pass (the last layers').",
         realised="DDP's first bucket.", paddle_field="last_comm_group_size_MB",
         unavailable_because=_fusion_unavailable, rule=_last_group_rule, inactive_because=_sizes_idle,
@@ -234,7 +237,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         name="fuse_grad_size_in_TFLOPS", title="layers per bucket",
         place=S, part=Part.COMMUNICATION, minor=True,
         default=20.0, low=1.0, high=1000.0, scale=Scale.LOG, unit="layers", grid=_layer_counts,
-        effect=Effect.EXACT, switch=Switch.HOT, meaning="Most layers per fused allreduce, despite its name.",
+        effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT,
+        meaning="Most layers per fused allreduce, despite its name.",
         realised="DDP's buckets get one size each, so that none holds more layers; torch 2.12 and later.",
         paddle_field="fuse_grad_size_in_TFLOPS",
         unavailable_because=_layers_unavailable, rule=_layers_rule, inactive_because=_layers_idle,
@@ -243,7 +247,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         name="bucket_cap_mb_list", title="bucket sizes, one by one",
         place=S, part=Part.COMMUNICATION,
         default="", form=r"([0-9]+(\.[0-9]+)?(\+[0-9]+(\.[0-9]+)?)*)?", unit="MB", timed_with="fuse_all_reduce_ops",
-        effect=Effect.EXACT, switch=Switch.HOT,
+        effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT,
         grid=lambda c: ("", *(rule.value for rule in _list_rule(c))),
         meaning="A size for each bucket, in the order in which gradients become ready; the last one is for all further "
         "buckets. Empty: one size for all.",
@@ -263,7 +267,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="find_unused_parameters", title="search for unused parameters",
         place=S, part=Part.COMMUNICATION, minor=True,
-        default=False, effect=Effect.EXACT, switch=Switch.HOT,
+        default=False, effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT,
         meaning="Search the graph of every step for parameters that get no gradient. Off is offered where no step seen "
         "had any.",
         realised="DDP's find_unused_parameters, its reducer rebuilt in place. While it is off, each backward pass is "
@@ -305,7 +309,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="use_hierarchical_allreduce", title="two-level allreduce",
         place=S, part=Part.COMMUNICATION,
-        default=False, effect=Effect.EXACT, switch=Switch.HOT,
+        default=False, effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT,
         meaning="Two-level allreduce: inside the group first, then between groups.",
         realised="A communication hook: reduce in the group, allreduce between groups, hand back.",
         paddle_field="use_hierarchical_allreduce",
@@ -315,7 +319,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="hierarchical_allreduce_inter_nranks", title="ranks of the lower level",
         place=S, part=Part.COMMUNICATION, minor=True,
-        default=1, low=1, high=64, effect=Effect.EXACT, switch=Switch.HOT, unit="ranks",
+        default=1, low=1, high=64, effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT, unit="ranks",
         needs="use_hierarchical_allreduce", grid=_inner_sizes,
         meaning="Ranks in the lower-level group, normally the devices of one node.",
         realised="The inner group of the hierarchical hook.",
@@ -325,7 +329,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="hierarchical_allreduce_gloo_between", title="gloo between nodes",
         place=S, part=Part.COMMUNICATION, minor=True,
-        default=False, effect=Effect.EXACT, switch=Switch.HOT, needs="use_hierarchical_allreduce",
+        default=False, effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT, needs="use_hierarchical_allreduce",
         meaning="NCCL inside the group, gloo between groups: for networks that NCCL serves badly. No field of Fleet's, "
         "whose documents describe the pattern.",
         realised="The upper level's groups are gloo's, one bucket after another in a thread beside backward.",

@@ -89,6 +89,8 @@ class Knob:
     """The values worth trying, in order; None derives them from the type, the range and the scale."""
     own_values: tuple[Value, ...] = ()
     """Of a knob of the user's own: what may be tried, the script's value among it."""
+    orders_sums: bool = False
+    """Whether the ranks' gradients are added up in another order under another value."""
     minor: bool = False
     """It refines what other knobs do: it is expected to matter about a third as much."""
     scale: Scale = Scale.LINEAR

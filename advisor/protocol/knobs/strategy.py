@@ -142,7 +142,7 @@ def _last_group(values: Mapping[str, Value], _: Layout | None) -> str | None:
     last, size = float(values["last_comm_group_size_MB"]), float(values["fuse_grad_size_in_MB"])
     if values["fuse_all_reduce_ops"] and last > size:
         return (
-            f"last_comm_group_size_MB is {last:g}, larger than fuse_grad_size_in_MB ({size:g}): the first group "
+            f"last_comm_group_size_MB is {last:g}, larger than fuse_grad_size_in_MB ({size:g}): this group "
             "is at most as large as the others."
         )
     return None
@@ -214,7 +214,7 @@ def _gloo_between(values: Mapping[str, Value], _: Layout | None) -> str | None:
 COUPLING_RULES: tuple[CouplingRule, ...] = (
     CouplingRule("communicators overlap only asynchronously", _communicators),
     CouplingRule("the inner group divides the world", _inner_group),
-    CouplingRule("the first group is the smaller one", _last_group),
+    CouplingRule("the last group is the smaller one", _last_group),
     CouplingRule("NCCL's fewest channels are no more than its most", _channels),
     CouplingRule("broadcast fusion is for Reduce mode", _broadcast),
     CouplingRule("one rule of communication", _one_update_rule),

@@ -301,6 +301,20 @@ class WorkloadFacts(Message):
     software: Told = Field(default_factory=dict)
     """Versions of further software that the measurements depend on, by name: `{"paddle": "3.3.1"}`."""
 
+    @property
+    def rounds_sums(self) -> bool:
+        """Whether the script's gradients may be added up in 16 bits, so that another order is another rounding.
+
+        What a hook of its own does is not known. The sum of two ranks is the same in either order.
+        """
+        halves = self.gradient_dtype in {"float16", "bfloat16"}
+        return self.world_size > 2 and (halves or self.ddp.own_comm_hook)
+
+    @property
+    def keeps_buckets(self) -> bool:
+        """Whether DDP's buckets stay as parameters are defined: it deals none anew where it searches in every step."""
+        return self.ddp.find_unused_parameters and not self.ddp.static_graph
+
 
 def count_samples(text: str, values: Mapping[str, Value]) -> int:
     """Return what an expression for the samples of a step comes to; raises ValueError with a sentence."""

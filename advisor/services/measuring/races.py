@@ -232,7 +232,7 @@ def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> Rac
     work.reach(FaultPoint.RACE_ISSUED)
     begins_stage = work.jobs.set_stage(job_id, race.stage)
     known, ordinal = work.trials.of_job(job_id), work.blocks.next_ordinal(session.id)
-    catalogue = get_job(work, job_id).spec.catalogue
+    catalogue = get_job(work, job_id).catalogue
     changed = issue_race(
         session, race, known, catalogue, ordinal, now, work.new_id, begins_stage=begins_stage
     )
@@ -261,7 +261,7 @@ def _accept(
         report.results,
         trials,
         lambda: _list_baseline(work, job_id),
-        lambda: (get_job(work, job_id).spec.catalogue, work.trials.of_job(job_id)),
+        lambda: (get_job(work, job_id).catalogue, work.trials.of_job(job_id)),
         now,
         tuning,
     )

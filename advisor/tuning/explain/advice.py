@@ -70,7 +70,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     winner, told = find_told(record, state)
     first = make_case(record, told) if told else None
     rungs = [find_trial(record, trial) or trial for trial in list_ladder(state, winner)] if state else []
-    fallbacks = [make_case(record, trial) for trial in rungs if _is_allowed(job, trial)]
+    fallbacks = [make_case(record, trial) for trial in rungs if record.is_allowed(trial)]
     chosen = next((case for case in [first, *reversed(fallbacks)] if case and case.wins), None)
     shown = chosen or first
     changes = chosen.trial.changes if chosen else Changes()
@@ -102,6 +102,8 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         baseline=own,
         changes=changes,
         own=job.spec.workload.own,
+        rounds_sums=job.facts is not None and job.facts.rounds_sums,
+        keeps_buckets=job.facts is not None and job.facts.keeps_buckets,
         provenance=trace_provenance(_varied(record), job.spec),
         gain=shown.gain if shown else None,
         total_ratio=measure_total(shown),
@@ -111,7 +113,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         strategy_samples_per_s=rate * chosen.gain.ratio if chosen and chosen.gain else rate,
         reasons=explain_changes(
             changes,
-            job.spec.catalogue,
+            job.catalogue,
             space.context if space else None,
             own,
             before,
@@ -173,10 +175,6 @@ def _say_certificate(chosen: Case | None) -> str:
     if chosen is None or not chosen.certificate:
         return ""
     return f"Parameters, buffers and optimizer states were {chosen.certificate}."
-
-
-def _is_allowed(job: Job, trial: Trial) -> bool:
-    return trial.effect.rank <= job.spec.allow.rank
 
 
 def _find_grounds(

@@ -112,7 +112,7 @@ class Record:
     @property
     def catalogue(self) -> Catalogue:
         """The knobs that the job knows."""
-        return self.job.spec.catalogue
+        return self.job.catalogue
 
     @property
     def switches_at_launch(self) -> bool:
@@ -349,6 +349,11 @@ class Record:
     def effect_of(self, changes: Iterable[str]) -> Effect:
         """Return the rung that these changes stand on."""
         return self.catalogue.effect_of(changes)
+
+    def is_allowed(self, trial: Trial) -> bool:
+        """Whether the advice may be this strategy: its rung is allowed, or the job names it to be verified."""
+        spec = self.job.spec
+        return bool(spec.verify) or trial.effect.rank <= spec.allow.rank
 
     def is_exact(self, changes: Iterable[str]) -> bool:
         """Whether these changes keep the mathematics."""

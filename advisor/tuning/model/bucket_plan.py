@@ -23,7 +23,7 @@ from advisor.protocol.measured.results import GradientTiming, LinkLevel, LinkTim
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.workload import WorkloadFacts
-from advisor.tuning.model.communication_schedule import GLOO_THREADS, find_timed, list_caps
+from advisor.tuning.model.communication_schedule import GLOO_THREADS, find_timed, keeps_definition, list_caps
 from advisor.tuning.model.step_model import read_probe
 from advisor.tuning.model.timeline import MIB, Array
 
@@ -44,6 +44,10 @@ _MOST_LOAD = 2.0
 """In a step a reduction takes that many times what it takes on an idle link at most, and its inverse at least."""
 _HALVINGS = 30
 _ROUNDS = 3
+_DEFINED = (
+    "DDP searches for unused parameters in every step and never deals its buckets anew: they stay in the order of "
+    "definition, and a plan is for the order in which gradients become ready."
+)
 _FIRST_BYTES = MIB
 """DDP's usual first bucket."""
 
@@ -107,6 +111,8 @@ def propose_list(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence
     """Return the planned sizes as a rule of thumb, or a sentence why there are none."""
     if facts.world_size < 2 or facts.sharding:
         return "Its buckets are not DDP's, or hold nothing that is communicated."
+    if keeps_definition(own, facts):
+        return _DEFINED
     measured, timed = read_probe(probe, facts.dataloader is not None), find_timed(facts, probe)
     idle = fit_link(timed.links) if timed else None
     if measured is None or timed is None or idle is None:
@@ -144,8 +150,9 @@ def tell_timings(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence
     idle, caps = fit_link(timed.links) if timed else None, list_caps(own)
     if timed is None or idle is None:
         return None
-    exposed_s = measured.reduced_s if measured else None
-    link = anchor_link(at_work(idle, facts.device, facts.backend), timed.gradients, caps, exposed_s)
+    exposed_s, link = measured.reduced_s if measured else None, None
+    if not keeps_definition(own, facts):
+        link = anchor_link(at_work(idle, facts.device, facts.backend), timed.gradients, caps, exposed_s)
     plan = plan_buckets(timed.gradients, link, caps) if link else None
     return Timings(
         gradient_bytes=tuple(g.bytes for g in timed.gradients),

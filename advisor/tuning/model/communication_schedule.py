@@ -24,10 +24,10 @@ _ALONE = 0.9
 """A log with that share of the tensors as buckets lists them one by one."""
 
 
-LISTED = "bucket_cap_mb_list"
+LISTED, SEARCH = "bucket_cap_mb_list", "find_unused_parameters"
 SCHEDULED = (
     "fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", "fuse_grad_size_in_TFLOPS",
-    LISTED,
+    LISTED, SEARCH,
     "nccl_comm_num", "sync_nccl_allreduce", "use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks",
     "fp16_allreduce", "dgc", "dgc_rank", *itertools.chain.from_iterable(INTERVALS.items()),
 )  # fmt: skip
@@ -134,7 +134,8 @@ def schedule_of(
         )
     if values["localsgd"] or values["adaptive_localsgd"]:
         return _averaging(sum(g.bytes for g in line.gradients), shape, interval)
-    entries = _buckets(values, baseline, line)
+    plan = plan_of(values, baseline, facts)
+    entries = line.form_buckets(plan) if plan else line.alone
     if values["dgc"]:
         return _low_rank(entries, facts, shape, int(values["dgc_rank"]))
     traffic, channels = flat(shape), 1
@@ -159,21 +160,23 @@ def schedule_of(
     )
 
 
-def _buckets(values: Mapping[str, Value], baseline: Mapping[str, Value], line: Line) -> Entries:
-    plan = plan_of(values, baseline)
-    return line.form_buckets(plan) if plan else line.alone
-
-
-def plan_of(values: Mapping[str, Value], baseline: Mapping[str, Value]) -> Plan | None:
+def plan_of(values: Mapping[str, Value], baseline: Mapping[str, Value], facts: WorkloadFacts) -> Plan | None:
     """Return how a strategy's buckets close; None where every gradient travels alone."""
     if not values["fuse_all_reduce_ops"]:
         return None
     limit, unlimited = float(values["fuse_grad_size_in_TFLOPS"]), float(baseline["fuse_grad_size_in_TFLOPS"])
-    return list_caps(values), int(limit) if limit < unlimited and not values[LISTED] else 0
+    most_layers = int(limit) if limit < unlimited and not values[LISTED] else 0
+    return Plan(list_caps(values), most_layers, keeps_definition(values, facts))
+
+
+def keeps_definition(values: Mapping[str, Value], facts: WorkloadFacts) -> bool:
+    """Whether DDP's buckets stay as its parameters were defined: it deals none anew where it searches in every step."""
+    return bool(values[SEARCH]) and not facts.ddp.static_graph
 
 
 def list_caps(values: Mapping[str, Value]) -> tuple[float, ...]:
-    """Return the bytes at which a strategy's buckets close, one after another; the last is for all further ones."""
+    """Return the bytes at which a strategy's buckets close, in the order in which DDP cuts them; the last is for all
+    further ones. That is the order of their allreduces, but for `keeps_definition`, where it is the reverse."""
     if not values["fuse_all_reduce_ops"]:
         return (1.0,)
     if values[LISTED]:

@@ -145,7 +145,7 @@ class StepModel:
         new = {
             key: values for key, values in zip(keys, strategies, strict=True) if key not in self._schedules
         }
-        plans = [plan_of(values, context.baseline) for values in new.values()]
+        plans = [plan_of(values, context.baseline, context.facts) for values in new.values()]
         if self.gradients:
             self._line.prepare(plan for plan in plans if plan)
         for key, values in new.items():

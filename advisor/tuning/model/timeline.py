@@ -6,7 +6,8 @@ Everything is computed for many strategies and many parameter sets at once: one 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +61,15 @@ class Schedule:
     """Collectives per entry's message (PowerSGD sends three)."""
 
 
-Plan = tuple[tuple[float, ...], int]
-"""How buckets close: bytes of each, the last for all further ones, and the most layers in one (0 for any number)."""
+class Plan(NamedTuple):
+    """How buckets close."""
+
+    caps: tuple[float, ...]
+    """Bytes of each, the last for all further ones."""
+    most_layers: int = 0
+    """In one bucket; 0 for any number."""
+    as_defined: bool = False
+    """Whether buckets are cut in the order in which parameters were defined, and so from the end of backward on."""
 
 
 @dataclass(frozen=True)
@@ -99,27 +107,38 @@ class Line:
     def prepare(self, plans: Iterable[Plan]) -> None:
         """Form the buckets of many plans at once, one bucket of each at a time."""
         new = [plan for plan in dict.fromkeys(plans) if plan not in self._formed]
-        if not new:
-            return
+        for as_defined, alike in groupby(sorted(new, key=_is_as_defined), _is_as_defined):
+            self._form(list(alike), as_defined)
+
+    def _form(self, new: Sequence[Plan], as_defined: bool) -> None:
+        """Walk the gradients in the order in which buckets are cut: backward's, or else its reverse."""
         count = len(self.gradients)
-        longest = max(len(caps) for caps, _ in new)
-        limits = np.array([(*caps, *caps[-1:] * (longest - len(caps))) for caps, _ in new]).T
-        layers = np.array([most or count + 1 for _, most in new])
+        sums, ranks = self._edges, self._ranks
+        if as_defined:
+            sums, ranks = sums[-1] - sums[::-1], ranks[-1] - ranks[::-1]
+        longest = max(len(plan.caps) for plan in new)
+        limits = np.array([(*p.caps, *p.caps[-1:] * (longest - len(p.caps))) for p in new]).T
+        layers = np.array([plan.most_layers or count + 1 for plan in new])
         ends = [np.zeros(len(new), dtype=np.int64)]
         while (ends[-1] < count).any():
             start = np.minimum(ends[-1], count - 1)
-            full = np.searchsorted(self._edges, self._edges[start] + limits[min(len(ends), longest) - 1])
-            crowded = np.searchsorted(self._ranks, self._ranks[start] + layers)
+            full = np.searchsorted(sums, sums[start] + limits[min(len(ends), longest) - 1])
+            crowded = np.searchsorted(ranks, ranks[start] + layers)
             ends.append(np.minimum(count, np.minimum(np.maximum(start + 1, full), crowded)))
             ends[-1][ends[-2] >= count] = count
         edges = np.array(ends)
         ready = np.array([gradient.ready for gradient in self.gradients])
         cells = np.ones((*edges[1:].shape, 3))
-        cells[:, :, 0] = np.diff(self._edges[edges], axis=0)
-        cells[:, :, 2] = ready[edges[1:] - 1]
+        cells[:, :, 0] = np.diff(sums[edges], axis=0)
+        cells[:, :, 2] = ready[count - 1 - edges[:-1]] if as_defined else ready[edges[1:] - 1]
         lengths = (edges[:-1] < count).sum(axis=0)
         for column, plan in enumerate(new):
-            self._formed[plan] = _join_entries(cells[: lengths[column], column])
+            entries = cells[: lengths[column], column]
+            self._formed[plan] = _join_entries(entries[::-1] if as_defined else entries)
+
+
+def _is_as_defined(plan: Plan) -> bool:
+    return plan.as_defined
 
 
 def _join_entries(entries: Entries) -> Entries:

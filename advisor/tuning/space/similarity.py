@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import Advice, Verdict
-from advisor.protocol.asked.jobs import Job, JobSpec
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches
 from advisor.protocol.nodes.cluster import Cluster
@@ -105,7 +105,7 @@ def choose_earlier(job: Job, finished: Iterable[tuple[Job, Advice]]) -> tuple[Ea
         if other.id == job.id or theirs is None:
             continue
         likeness = measure_likeness(mine, theirs)
-        confirmed = _best_confirmed(advice, job.spec)
+        confirmed = _best_confirmed(advice, job)
         if likeness < LEAST_LIKENESS or confirmed is None:
             continue
         changes, ratio = confirmed
@@ -149,7 +149,7 @@ def choose_earlier_launches(job: Job, finished: Iterable[tuple[Job, Advice]]) ->
     )[:MOST_EARLIER_LAUNCHES]
 
 
-def _best_confirmed(advice: Advice, spec: JobSpec) -> tuple[Changes, float] | None:
+def _best_confirmed(advice: Advice, job: Job) -> tuple[Changes, float] | None:
     """The fastest strategy that the advice confirmed as a gain, on a rung that is allowed here."""
     confirmed: list[tuple[float, Changes]] = []
     if advice.verdict is Verdict.CHANGE and advice.gain is not None:
@@ -163,8 +163,8 @@ def _best_confirmed(advice: Advice, spec: JobSpec) -> tuple[Changes, float] | No
         (ratio, changes)
         for ratio, changes in confirmed
         if changes
-        and changes.keys() <= spec.catalogue.keys()
-        and spec.catalogue.effect_of(changes).rank <= spec.allow.rank
+        and changes.keys() <= job.catalogue.keys()
+        and job.catalogue.effect_of(changes).rank <= job.spec.allow.rank
     ]
     if not usable:
         return None

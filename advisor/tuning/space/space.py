@@ -85,7 +85,7 @@ def build_context(
         facts=facts,
         cluster=job.cluster,
         baseline=list_own_values(job),
-        catalogue=job.spec.catalogue,
+        catalogue=job.catalogue,
         refusals=job.refusals,
         computed={name: rule for name, rule in (computed or {}).items() if name not in job.spec.values},
     )
@@ -106,7 +106,7 @@ def build_space(
     kept: list[Dimension] = []
     higher: list[Dimension] = []
     dropped: list[DroppedKnob] = []
-    for knob in job.spec.catalogue.values():
+    for knob in job.catalogue.values():
         reason = (
             out_of_reach_because(workload, knob, taken)
             or broken.get(knob.name)
@@ -128,7 +128,7 @@ def build_space(
                 reason = uncertain
             elif knob.effect.rank > job.spec.allow.rank:
                 higher.append(dimension)
-                reason = _above_the_rung(knob.effect, job.spec.allow)
+                reason = _above_the_rung(knob, job.spec.allow)
             else:
                 kept.append(dimension)
         if reason is not None:
@@ -136,7 +136,7 @@ def build_space(
     return Space(
         context=context,
         composer=Composer(
-            catalogue=job.spec.catalogue,
+            catalogue=job.catalogue,
             own=list_own_values(job),
             layout=layout,
             local_world_size=facts.local_world_size,
@@ -265,8 +265,10 @@ def say_unrepeated(probe: Sequence[Block]) -> str | None:
     return next((b.result.bits_differ for b in probe if b.result and b.result.bits_differ), None)
 
 
-def _above_the_rung(effect: Effect, allowed: Allow) -> str:
-    harm = "rounding" if effect is Effect.NUMERIC else "the optimisation itself"
+def _above_the_rung(knob: Knob, allowed: Allow) -> str:
+    harm = "rounding" if knob.effect is Effect.NUMERIC else "the optimisation itself"
+    if knob.orders_sums:
+        harm = "the order in which gradients are added up, in 16 bits or by the script's own hook: each addition rounds"
     return (
         f"It changes {harm}, and the job allows {allowed.value} knobs only: "
         "measured for the ladder, not for the verdict."

@@ -133,9 +133,7 @@ def _share_alpha(record: Record, changes: Mapping[str, Value]) -> float:
     winner = _find_raced(record, record.began_at())
     if winner is None or winner.changes == changes:
         return (1.0 - FALLBACK_SHARE) * ALPHA
-    allowed = [
-        t for t in record.trials_for(Purpose.CONFIRM) if t.changes and t.effect.rank <= spec.allow.rank
-    ]
+    allowed = [t for t in record.trials_for(Purpose.CONFIRM) if t.changes and record.is_allowed(t)]
     return FALLBACK_SHARE * ALPHA / max(1, len(allowed) - 1)
 
 
@@ -185,8 +183,7 @@ def find_raced(record: Record) -> Candidate | None:
 
 def _find_raced(record: Record, since: datetime | None) -> Candidate | None:
     """The strategy of an allowed rung whose race for the verdict was the first since then."""
-    allowed = record.job.spec.allow.rank
-    trials = [t for t in record.trials_for(Purpose.CONFIRM) if t.changes and t.effect.rank <= allowed]
+    trials = [t for t in record.trials_for(Purpose.CONFIRM) if t.changes and record.is_allowed(t)]
     numbers = {t.number for t in trials if not record.has_failed(t)}
     blocks = [
         b

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect, Switch
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.in_script import fit_to_script
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.strategy import (
     COUPLING_RULES,
@@ -18,6 +19,7 @@ from advisor.protocol.knobs.strategy import (
     StrategyError,
     broken_rules,
 )
+from tests.unit.tuning.measured_job import make_context
 
 FOUR_ON_TWO_NODES = Layout(world_size=4, nodes=2)
 
@@ -149,6 +151,39 @@ def test_the_rung_is_the_highest_effect() -> None:
     assert CATALOGUE.effect_of({"nccl_comm_num": 2}) is Effect.EXACT
     assert CATALOGUE.effect_of({"nccl_comm_num": 2, "fp16_allreduce": True}) is Effect.NUMERIC
     assert CATALOGUE.effect_of({"fp16_allreduce": True, "localsgd": True}) is Effect.CONVERGENCE
+
+
+@pytest.mark.parametrize(
+    ("facts", "effect"),
+    [
+        ({"world_size": 4}, Effect.EXACT),
+        ({"world_size": 2, "gradient_dtype": "bfloat16"}, Effect.EXACT),
+        ({"world_size": 4, "gradient_dtype": "bfloat16"}, Effect.NUMERIC),
+        ({"world_size": 4, "ddp": {"own_comm_hook": True}}, Effect.NUMERIC),
+    ],
+)
+def test_another_order_of_sums_is_another_rounding_where_they_are_of_16_bits(facts, effect) -> None:
+    seen = make_context(**facts).facts
+    fitted = fit_to_script(CATALOGUE, seen.rounds_sums, seen.keeps_buckets)
+    for name in (
+        "fuse_all_reduce_ops",
+        "fuse_grad_size_in_MB",
+        "bucket_cap_mb_list",
+        "use_hierarchical_allreduce",
+    ):
+        assert fitted.effect_of({name: True, "num_threads": 2}) is effect
+    assert fitted.effect_of({"nccl_comm_num": 2, "num_threads": 2}) is Effect.EXACT
+    assert fitted.effect_of({"fuse_grad_size_in_MB": 4.0, "localsgd": True}) is Effect.CONVERGENCE
+
+
+def test_the_bucket_that_is_filled_first_is_named_last_where_ddp_keeps_the_order_of_definition() -> None:
+    for ddp, name in (({}, "first"), ({"find_unused_parameters": True}, "last")):
+        context = make_context(ddp=ddp)
+        fitted = fit_to_script(CATALOGUE, context.facts.rounds_sums, context.facts.keeps_buckets)
+        knob = fitted["last_comm_group_size_MB"]
+        assert knob.title == f"{name} bucket's size"
+        assert ("reduced last" if name == "last" else "ready first") in knob.meaning
+        assert f"small {name} bucket" in knob.rule(context)[0].because
 
 
 @given(CHANGES)

@@ -818,6 +818,18 @@ def test_a_job_that_verifies_a_strategy_races_it_and_nothing_else(gain: float, v
     assert "tried" not in advice.headline
 
 
+def test_buckets_of_a_script_that_sums_in_sixteen_bits_are_verified_as_what_changes_rounding() -> None:
+    facts = make_facts(gradient_dtype="bfloat16")
+    spec = make_spec(budget=Budget(max_trials=8, max_seconds=900), verify=SMALL)
+    sim = quiet(job=make_job(spec, facts=facts), speed=lambda changes: 1.1 if changes else 1.0)
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert (advice.verdict, advice.changes) == (Verdict.CHANGE, SMALL)
+    assert {t.effect for t in sim.trials if t.changes} == {Effect.NUMERIC}
+    assert advice.catalogue.effect_of(advice.changes) is Effect.NUMERIC
+
+
 def test_a_strategy_to_verify_that_crashes_is_said_to_have_crashed() -> None:
     def crash(_session: int, _race: int, changes: Changes) -> Outcome | None:
         return Outcome.CRASHED if changes else None

@@ -27,10 +27,12 @@ class BucketPlan:
     """DDP closes a bucket once it holds at least this many bytes."""
 
     first_bytes: int
-    """For the first bucket, whose gradients are ready first (Fleet's "last group")."""
+    """For the bucket that DDP fills first. Its gradients are ready and reduced first (Fleet's "last group");
+    where DDP searches for unused parameters, buckets stay in the order of definition and it is reduced last."""
     cap_bytes: int
     listed_bytes: Tuple[int, ...] = ()
-    """Caps bucket by bucket, the last one for all further buckets; where there are any, the two others say nothing."""
+    """Caps bucket by bucket as DDP fills them, the last one for all further buckets; where there are any, the two
+    others say nothing."""
     most_layers: int = 0
     """Layers that may share a bucket; 0 sets no limit."""
     copies_batched: bool = False

@@ -13,6 +13,7 @@ from advisor.tuning.model.timeline import (
     Costs,
     Gradient,
     Line,
+    Plan,
     Schedule,
     run_backward,
     tabulate,
@@ -100,9 +101,16 @@ def test_a_shaped_link_passes_its_burst_at_once_after_a_rest_only() -> None:
 
 def test_buckets_close_as_ddp_closes_them() -> None:
     line = Line(tuple(Gradient(4.0, (i + 1) / 6, i // 2) for i in range(6)))
-    assert [b[0] for b in line.form_buckets(((1.0, 10.0), 0))] == [4, 12, 8]
-    assert [b[0] for b in line.form_buckets(((100.0,), 1))] == [8, 8, 8]
-    assert [b[2] for b in line.form_buckets(((1.0, 10.0), 0))] == pytest.approx([1 / 6, 4 / 6, 1.0])
+    assert [b[0] for b in line.form_buckets(Plan((1.0, 10.0)))] == [4, 12, 8]
+    assert [b[0] for b in line.form_buckets(Plan((100.0,), 1))] == [8, 8, 8]
+    assert [b[2] for b in line.form_buckets(Plan((1.0, 10.0)))] == pytest.approx([1 / 6, 4 / 6, 1.0])
+
+
+def test_buckets_that_stay_as_defined_are_cut_from_the_end_of_backward() -> None:
+    line = Line(tuple(Gradient(4.0, (i + 1) / 6, i // 2) for i in range(6)))
+    assert line.form_buckets(Plan((1.0, 10.0), 0, True))[:, 0].tolist() == [8, 12, 4]
+    assert line.form_buckets(Plan((1.0, 10.0), 0, True))[:, 2].tolist() == pytest.approx([2 / 6, 5 / 6, 1.0])
+    assert line.form_buckets(Plan((1.0, 10.0)))[:, 0].tolist() == [4, 12, 8]
 
 
 def test_logs_of_several_strategies_show_the_gradients_together() -> None:

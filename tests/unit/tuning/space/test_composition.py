@@ -8,7 +8,7 @@ import pytest
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.strategy import COUPLING_RULES, DistributedStrategy, Strategy
-from advisor.tuning.model.timeline import MIB, Gradient, Line
+from advisor.tuning.model.timeline import MIB, Gradient, Line, Plan
 from advisor.tuning.space.composition import Composer
 from advisor.tuning.space.space import Space
 from tests.unit.tuning.search_space import make_facts, make_job, make_space, make_spec
@@ -88,7 +88,7 @@ def bucket_plan(values: Mapping[str, Value], line: Line, unlimited: float) -> li
     size, last = float(values["fuse_grad_size_in_MB"]), float(values["last_comm_group_size_MB"])
     limit = float(values["fuse_grad_size_in_TFLOPS"])
     layers = int(limit) if limit < unlimited else 0
-    return line.form_buckets(((min(size, last) * MIB, size * MIB), layers))[:, 0].tolist()
+    return line.form_buckets(Plan((min(size, last) * MIB, size * MIB), layers))[:, 0].tolist()
 
 
 @pytest.mark.parametrize(("size", "last"), [(25.0, 1.0), (64.0, 64.0), (6.0, 6.0), (41.0, 0.5)])

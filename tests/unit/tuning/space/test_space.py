@@ -56,6 +56,15 @@ def test_exact_jobs_keep_the_higher_rungs_for_the_ladder() -> None:
     assert "exact knobs only" in reasons(space)["fp16_allreduce"]
 
 
+def test_buckets_of_a_script_that_sums_in_sixteen_bits_are_no_exact_knobs() -> None:
+    facts = make_facts(gradient_dtype="float16")
+    space = space_of(make_job(facts=facts))
+
+    assert "fuse_grad_size_in_MB" in {d.knob.name for d in space.higher}
+    assert "added up, in 16 bits or by the script's own hook" in reasons(space)["fuse_grad_size_in_MB"]
+    assert "nccl_comm_num" in names(space)
+
+
 def test_an_allowed_rung_is_searched() -> None:
     space = space_of(make_job(make_spec(allow=Effect.CONVERGENCE)))
 
