@@ -11,7 +11,8 @@ from advisor.cli.views.wording import spell_duration
 from advisor.client import ApiProblem, Client
 from advisor.local.record import tuning_words
 from advisor.protocol.answers.advice import CONTINUE_S, Action
-from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState, hide_path
+from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
+from advisor.protocol.asked.webhook import hide_path
 from advisor.protocol.views import JobQuery
 
 _LOOKED_AT = 100

@@ -6,18 +6,16 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Literal, get_args
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
     Field,
-    PlainSerializer,
-    SerializationInfo,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from advisor.protocol.asked.webhook import Webhook
 from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
@@ -27,7 +25,7 @@ from advisor.protocol.knobs.reach import refuse_senseless_own, refuse_unknown_kn
 from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.standing import Standing
-from advisor.protocol.training.workload import HIDDEN, Secret, Workload, WorkloadFacts, WorkloadKind
+from advisor.protocol.training.workload import Secret, Workload, WorkloadFacts, WorkloadKind
 
 NAMESPACE = "fleet-advisor-job"
 """What a signature is for (`ssh-keygen -Y sign -n`): one that was made for anything else is none here."""
@@ -40,23 +38,6 @@ class Signature(Spec):
     """A `Statement` as JSON. It holds the job's environment, so only the agents may read it."""
     signature: str = Field(min_length=1, max_length=20_000)
     """The signature of the statement's very characters, as `ssh-keygen -Y sign` writes it."""
-
-
-def hide_path(url: str) -> str:
-    """Return a webhook as it may be shown."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return HIDDEN
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{HIDDEN}"
-
-
-def _write_webhook(url: str, info: SerializationInfo) -> str:
-    return url if (info.context or {}).get("with_secrets") else hide_path(url)
-
-
-Webhook = Annotated[str, PlainSerializer(_write_webhook, return_type=str, when_used="json")]
-"""A URL of which JSON shows the host only, unless it is asked for secrets."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import httpx
 
-from advisor.protocol.asked.jobs import Notice, hide_path
+from advisor.protocol.asked.jobs import Notice
+from advisor.protocol.asked.webhook import hide_path
 from advisor.services.webhooks.receivers import Receivers
 
 SIGNATURE = "X-Advisor-Signature"

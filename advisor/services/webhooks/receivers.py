@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 import httpx
 
-from advisor.protocol.asked.jobs import hide_path
+from advisor.protocol.asked.webhook import hide_path
 from advisor.protocol.training.workload import HIDDEN
 
 _MOST_CHARS = 2000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.protocol.asked.jobs import hide_path
+from advisor.protocol.asked.webhook import hide_path
 from advisor.services.webhooks.receivers import Receivers
 
 LISTED = Receivers.of(["Hooks.example.com", "10.1.0.0/16", "127.0.0.1", "fd00::/8"])
