@@ -85,6 +85,14 @@ def run(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="With --tune: the strategy file that comes out.")
     ] = Path("strategy-online.json"),
+    copy_on_drift: Annotated[
+        bool,
+        typer.Option(
+            "--copy-on-drift",
+            help="Where ranks that held the same parameters ever differ, copy rank 0's to all. The settings are taken "
+            "back in any case.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the command and the variables that it would get.")
     ] = False,
@@ -131,7 +139,9 @@ def run(
     if watching is not None and file is not None and (server := os.environ.get("ADVISOR_URL")):
         watching["server"] = f"{server.rstrip('/')}/api/v1/jobs/{file.job_id}/runs/{secrets.token_hex(8)}"
         watching |= {name.removeprefix("ADVISOR_").lower(): text for name, text in tokens.items()}
-    variables = plan.build_environment(os.environ, report.absolute() if report else None, watching, tune=tune)
+    variables = plan.build_environment(
+        os.environ, report.absolute() if report else None, watching, tune=tune, copies=copy_on_drift
+    )
     if dry_run:
         added = {name: value for name, value in variables.items() if outside.get(name) != value}
         typer.echo(json.dumps({"command": command, "environment": added}, indent=2))

@@ -69,10 +69,12 @@ class Plan:
         watch: Mapping[str, object] | None,
         *,
         tune: bool = False,
+        copies: bool = False,
     ) -> dict[str, str]:
         """Return the environment of the user's command; unchanged where there is nothing to do.
 
-        `watch`: where to write step times, and whom to tell when they rise.
+        `watch`: where to write step times, and whom to tell when they rise. `copies`: whether rank 0's parameters are
+        copied to all ranks where they ever drift apart.
         """
         if not self.changes and watch is None and not tune:
             return dict(variables)
@@ -87,6 +89,8 @@ class Plan:
         if tune:
             strategy["tune"] = True
             strategy["changes"] = {}
+        if copies:
+            strategy["copies_parameters"] = True
         if report is not None:
             strategy["report"] = str(report)
         catalogue, unset = join_own(self.own), list_unset(self.own, self.changes)

@@ -16,6 +16,7 @@ from .levers.buckets.bucket_plan import MIB, BucketPlan
 from .levers.lever import Training
 from .levers.reduction.reducer import has_own_hook
 from .link.environment import Environment
+from .observe.reduced import list_reduced
 from .observe.sharded import count_gradient_bytes as count_sharded_bytes
 from .observe.sharded import count_ranks, find_device, find_group, find_kind, list_trained
 from .observe.sources import digest_own_sources
@@ -45,18 +46,13 @@ def _find_version(name: str, modules: Mapping[str, Any]) -> Dict[str, str]:
     return {name: str(getattr(modules[name], "__version__", ""))}
 
 
-def list_gradients(ddp: Any) -> List[torch.Tensor]:
-    """The parameters whose gradients this model reduces."""
-    return [parameter for parameter in private_torch.MODULE_PARAMETERS.of(ddp) if parameter.requires_grad]
-
-
 def count_gradient_bytes(ddp: Any) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in list_gradients(ddp))
+    return sum(parameter.numel() * parameter.element_size() for parameter in list_reduced(ddp))
 
 
 def locate(replicas: List[Any], sharded: List[Any]) -> Tuple[torch.device, str]:
     """The device that the job computes on, and the backend that it communicates over."""
-    device = list_gradients(replicas[0])[0].device if replicas else find_device(sharded[0])
+    device = list_reduced(replicas[0])[0].device if replicas else find_device(sharded[0])
     group = replicas[0].process_group if replicas else find_group(sharded[0])
     return device, find_backend(group, device)
 
@@ -72,7 +68,7 @@ def gather_facts(
     """Plain JSON. With several models sizes are summed; the largest DDP model speaks for the rest."""
     replicas, sharded = training.replicas, training.sharded
     device, backend = locate(replicas, sharded)
-    parameters = [parameter for ddp in replicas for parameter in list_gradients(ddp)]
+    parameters = [parameter for ddp in replicas for parameter in list_reduced(ddp)]
     parameters += [parameter for root in sharded for parameter in list_trained(root)]
     modules = [
         module for model in (*(ddp.module for ddp in replicas), *sharded) for module in model.modules()

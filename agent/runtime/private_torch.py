@@ -182,8 +182,6 @@ FIRST_BUCKET_BYTES = Private(_C10D, "_DEFAULT_FIRST_BUCKET_BYTES", "set the size
 USUAL_FIRST_BUCKET_BYTES = 1024 * 1024
 """Its value in every torch that has it."""
 BUCKET_CONFIG = Private(_DDP, "_bucket_config", "give each bucket a size of its own", (2, 12))
-BUILD_PARAMETERS = Private(_DDP, "_build_params_for_reducer", _REBUILD)
-BUILD_NAMES = Private(_DDP, "_build_debug_param_to_name_mapping", _REBUILD)
 BUILD_REDUCER = Private(_DDP, "_ddp_init_helper", _REBUILD)
 HAS_REBUILT = Private(_DDP, "_has_rebuilt_buckets", _REBUILD)
 STATIC_ENQUEUED = Private(_DDP, "_static_graph_delay_allreduce_enqueued", _REBUILD)
@@ -204,7 +202,7 @@ IS_STATIC = Private(f"{_C10D}:Reducer", "_ddp_graph_static", _UNUSED, is_listed=
 
 def explain_no_new_reducer(ddp: Any) -> Optional[str]:
     """Which name is missing for another reducer of this model; None where all are there."""
-    by_class = (BUILD_PARAMETERS, BUILD_NAMES, BUILD_REDUCER, HAS_REBUILT, REGISTER_BUILTIN_HOOK)
+    by_class = (BUILD_REDUCER, HAS_REBUILT, REGISTER_BUILTIN_HOOK)
     static = (SET_STATIC,) if ddp.static_graph else ()
     return (
         explain_missing(ddp, by_class)

@@ -113,7 +113,7 @@ class Runtime:
             models.step += 1
         if identity not in models.last_forward:
             models.meet(ddp, self._steering is not None)
-        models.last_forward[identity] = models.step
+        models.last_forward[identity], models.entered = models.step, ddp
         if begins_step:
             is_marked = recorder.ahead > 0
             if is_marked:
@@ -127,6 +127,7 @@ class Runtime:
                 self._tell_no_steps(FORWARDS_WITHOUT_STEP)
         if self._active and self.shared.is_look_due:
             self._steer(Steering.look)
+        models.entered = None
         self.shared.note_forward(ddp)
         self.samples.note_forward(identity, args, kwargs, self.reading.multiple)
         if self.at_work is not None:

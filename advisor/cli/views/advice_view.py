@@ -89,7 +89,8 @@ def format_advice(
 
 def _verdict(advice: Advice, job_name: str) -> RenderableType:
     change = advice.verdict is Verdict.CHANGE
-    lines = [Text(advice.headline, style="bold green" if change else "bold")]
+    lines = [Text(advice.first, style="bold red")] if advice.first else []
+    lines += [Text(advice.headline, style="bold green" if change else "bold")]
     rates = f"Your settings: {spell_rate(advice.baseline_samples_per_s)} samples/s."
     if change:
         rates += f" With the changes below: {spell_rate(advice.strategy_samples_per_s)} samples/s."

@@ -69,6 +69,8 @@ def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableTyp
     if noise := _say_noise(advice):
         result.append(f"\n{noise}", style="yellow")
     rows: list[tuple[str, RenderableType] | None] = [("RESULT", result)]
+    if advice.first:
+        rows = [("FIRST", Text(advice.first, style="bold red")), None, *rows]
     if why := say_why(advice):
         rows += [None, ("WHY", Text(why))]
     if advice.changes:

@@ -27,6 +27,7 @@ def write_summary(
     when = job.finished_at or job.started_at or job.created_at
     lines = [
         one_line(f"Strategy of job {job.id} {job.spec.name}"),
+        *([one_line(advice.first)] if advice.first else []),
         one_line(advice.headline),
         "",
         one_line(f"Date:     {when:%Y-%m-%d %H:%M} UTC"),

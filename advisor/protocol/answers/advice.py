@@ -306,6 +306,8 @@ class Advice(Message):
     """The same in one line, for people."""
     continue_s: float | None = None
     """With the action to continue: seconds of further budget that are worth trying. None for other actions."""
+    first: str = ""
+    """What is worth more than any speed: that ranks train models of their own. Empty where they do not."""
     launch_noise: float | None = None
     """Standard deviation of ln(the baseline's throughput) between launches; None below two."""
     watch: tuple[str, ...] = ()

@@ -284,6 +284,8 @@ class WorkloadFacts(Message):
     """What a training with parameter servers tells of them; None for others."""
     host_reads: tuple[HostRead, ...] = ()
     """Lines that read values off the device, seen on rank 0 in its first steps; those that waited longest first."""
+    ranks_apart: str = ""
+    """Clause: which ranks held different parameters before anything was changed; empty where all held the same."""
     batches_per_rank: tuple[int, ...] = ()
     """Batches of one pass over the training DataLoader, by rank, where they differ; empty elsewhere."""
     cpu_threads: int = 1

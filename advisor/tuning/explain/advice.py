@@ -14,7 +14,7 @@ from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose, Trial
-from advisor.tuning.explain.beyond_knobs import list_uneven_parts, list_warnings
+from advisor.tuning.explain.beyond_knobs import list_uneven_parts, list_warnings, say_apart
 from advisor.tuning.explain.cases import (
     Case,
     find_told,
@@ -87,6 +87,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         job_id=job.id,
         verdict=grounds.verdict,
         headline=answer.headline,
+        first=say_apart(job.facts),
         action=answer.action,
         what_to_do=answer.what_to_do,
         continue_s=answer.continue_s,

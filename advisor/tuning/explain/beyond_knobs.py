@@ -39,6 +39,17 @@ def list_beyond_knobs(
     ]
 
 
+def say_apart(facts: WorkloadFacts | None) -> str:
+    """Say that ranks held different parameters as the script stands; empty where all held the same."""
+    if facts is None or not facts.ranks_apart:
+        return ""
+    return (
+        f"Your script trains a model of its own on each rank: {facts.ranks_apart}, before any setting was changed. "
+        "Gradients are not averaged in every step that updates (a no_sync() that ends too late, a model that is not "
+        "wrapped), or the script averages parameters by itself now and then. Mend that before any speed."
+    )
+
+
 def _describe_phases(diagnosis: Diagnosis, after: Phases, on_reading: str) -> list[str]:
     total = after.total_s()
     if total <= 0:

@@ -12,9 +12,9 @@ from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
-from ..facts import list_gradients
 from ..levers.reduction.reducer import has_own_hook
 from ..observe.clock import Clock
+from ..observe.reduced import list_reduced
 
 _REGISTER = "register_post_accumulate_grad_hook"
 """Torch has it from 2.1 on."""
@@ -25,7 +25,7 @@ class _Watch(ABC):
 
     def __init__(self, ddp: Any) -> None:
         self._ddp = ddp
-        self._parameters = list_gradients(ddp)
+        self._parameters = list_reduced(ddp)
         self._handles: List[Any] = []
         self._is_reduced = True
         self._in_backward = False
@@ -37,6 +37,7 @@ class _Watch(ABC):
             self._handles = [
                 getattr(parameter, _REGISTER)(self._make_hook(index))
                 for index, parameter in enumerate(self._parameters)
+                if parameter.requires_grad
             ]
 
     def remove(self) -> None:
@@ -118,7 +119,7 @@ class GradientNorms(_Watch):
     def can_watch(ddp: Any) -> bool:
         """A script's own communication hook may send anything; of sparse gradients, of those on several devices and of
         those cut up between ranks (DTensor) this rank has no norm at hand."""
-        parameters = list_gradients(ddp)
+        parameters = list_reduced(ddp)
         sparse = any(getattr(module, "sparse", False) for module in ddp.modules())
         cut_up = any(hasattr(parameter, "to_local") for parameter in parameters)
         devices = {parameter.device for parameter in parameters}

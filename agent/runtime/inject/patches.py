@@ -21,6 +21,7 @@ from .. import current, guard, hooks, rank_process, script_loaders
 from .. import runtime as rank_runtime
 from ..link import beat
 from ..observe import clock, models, precision, recorder, samples, shared_steps, steps
+from ..observe.reduced import watch_building
 from ..private_torch import ANY_ITERATOR, DYNAMO
 from ..untraced import skip_frames
 from .after_import import call_after_import
@@ -71,6 +72,7 @@ def install_patches() -> None:
 
 
 def _patch_ddp() -> None:
+    watch_building()
     original = DistributedDataParallel.__init__
 
     @functools.wraps(original)

@@ -29,6 +29,8 @@ class Training:
     """Every wrapped or sharded model that lives, also those that train now and then only."""
     repeats_backward: bool = False
     """Whether a backward pass was seen that no training forward had come before since the last one."""
+    entered: Optional[Any] = None
+    """The model whose training forward begins at this moment."""
     waiting: List[Any] = field(default_factory=list)
     """Optimizers of these models that the script has made and has not let step yet."""
 

@@ -31,6 +31,8 @@ class Models:
         """The step of the last training forward of each that lives, by its identity."""
         self._awaited: Dict[int, List[Tuple[Any, Any]]] = {}
         """By identity, the outputs of a last forward that no backward has come to: each one's hook and tensor."""
+        self.entered: Any = None
+        """The model whose training forward begins at this moment."""
         self.have_run = False
         """Whether a training forward was ever seen."""
         self.step = 0

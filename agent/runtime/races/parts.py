@@ -7,11 +7,12 @@ from typing import Any, Dict, List
 
 import torch.distributed as dist
 
-from ..facts import locate
+from ..facts import count_gradient_bytes, locate
 from ..levers.lever import Training
 from ..levers.registry import Levers
 from ..link.exchange import Exchange, PeerLost
 from ..observe.clock import choose_clock
+from ..observe.memory import count_free_bytes
 from ..private_torch import DEFAULT_STORE, SET_LOG_RATE
 from ..rank_process import RankProcess
 
@@ -20,6 +21,9 @@ PEER_TIMEOUT_S = 180.0
 PRODUCTION_TIMEOUT_S = 60.0
 """In a real training, which then goes on without what was waited for. All ranks wait right before an exchange of
 gradients, so that a rank that only comes late loses nothing by it."""
+
+SPARE_SHARE = 0.5
+"""The most of the free memory that reducers beside the one in force may take."""
 
 
 class RankParts:
@@ -49,7 +53,9 @@ class RankParts:
         self.asks_cheaply = self.device.type == "cpu"
         """Whether DDP may be asked for its times in every step: elsewhere that makes the host wait for the device."""
         self.drifted = ""
-        """Sentence once a race left the ranks with different parameters: no reducers live side by side from then on."""
+        """Rank 0's sentence once a race left the ranks with different parameters: nothing counts from then on."""
+        self.apart_before: Dict[int, str] = {}
+        """By a model's place, what ranks held apart before anything of ours was in force: the script's own doing."""
 
     @property
     def exchange(self) -> Exchange:
@@ -79,8 +85,15 @@ class RankParts:
             process.models.list_awaited(),
             process.models.list_known(),
             process.shared.repeats_backward,
+            process.models.entered,
             process.watch.list_waiting([*replicas, *sharded]),
         )
+
+    def has_room(self, reducers: int) -> bool:
+        """For the buckets of so many reducers of each model beside the one in force, on this rank."""
+        spare = reducers * sum(map(count_gradient_bytes, self.list_replicas()))
+        processes = 1 if self.device.type == "cuda" else self.local_world_size
+        return spare <= SPARE_SHARE * count_free_bytes(self.device) / processes
 
     def enter(self, phase: int) -> None:
         """Says in the beat what this rank does."""

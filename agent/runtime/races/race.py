@@ -17,8 +17,9 @@ from ..facts import count_gradient_bytes
 from ..levers.lever import RelaunchNeeded
 from ..link import beat
 from ..link.measured import BlockResult
-from ..observe.memory import count_free_bytes, reset_peak
+from ..observe.memory import reset_peak
 from ..observe.recorder import StepMarks, read_losses
+from .agreement import Bits, sum_bits
 from .arm import Arm
 from .bit_check import check_bits
 from .judge import (
@@ -34,15 +35,13 @@ from .judge import (
 from .loss_check import LossCheck, Steps, explain_no_check
 from .order import RaceOrder, order_turns
 from .parts import PEER_TIMEOUT_S, RankParts
-from .results import collect_evidence, merge_race, read_peak, sum_bits
+from .results import collect_evidence, merge_race, read_peak
 from .snapshot import TrainingSnapshot
 
 USUAL_SAMPLE_RATE = 100
 """DDP times every hundredth iteration unless told otherwise (kDDPRuntimeLoggingSampleRate)."""
 JUDGED_STEPS = (1, 2, 3)
 """Steps of a new arm after which the ranks ask whether it is hopeless."""
-SPARE_SHARE = 0.5
-"""The most of the free memory that reducers beside the one in force may take."""
 
 
 class Race:
@@ -74,7 +73,7 @@ class Race:
         self.disturbed = False
         """More was done at this boundary than booking a step."""
         self.results: Dict[str, BlockResult] = {}
-        self._bits_before: List[List[int]] = []
+        self._bits_before: List[Bits] = []
         self._course = self._run()
 
     @property
@@ -154,7 +153,7 @@ class Race:
         """All ranks agree whether reducers may live side by side, and rank 0 learns whether parameters are equal."""
         parts, levers = self._parts, self._parts.levers
         replicas = parts.list_replicas()
-        fits = levers.reduction.explain_no_live(replicas) is None and self._has_room(replicas)
+        fits = levers.reduction.explain_no_live(replicas) is None and parts.has_room(len(self.arms) - 1)
         views = parts.exchange.gather([fits, sum_bits(replicas)], "the state before a race", PEER_TIMEOUT_S)
         keeps_live = False
         if views is not None:
@@ -163,12 +162,6 @@ class Race:
         levers.reduction.is_compared = len(self.arms) > 1
         levers.begin_race([arm.order.overrides for arm in self.arms], holds=self._loss_check is not None)
         levers.reduction.keeps_live = bool(parts.share(keeps_live, "whether reducers may live side by side"))
-
-    def _has_room(self, replicas: List[Any]) -> bool:
-        spare = (len(self.arms) - 1) * sum(map(count_gradient_bytes, replicas))
-        device = self._parts.device
-        processes = 1 if device.type == "cuda" else self._parts.local_world_size
-        return spare <= SPARE_SHARE * count_free_bytes(device) / processes
 
     def _enter(self, arm: Arm) -> Steps:
         parts, levers = self._parts, self._parts.levers
@@ -386,8 +379,10 @@ class Race:
         payloads = parts.exchange.gather(payload, "the results of a race", timeout_s)
         if payloads is not None:
             blocks = [arm.order.block_id for arm in self.arms]
-            self.results, drifted = merge_race(payloads, blocks, self._bits_before, script_ended)
-            parts.drifted = drifted or parts.drifted
+            self.results, drifted = merge_race(
+                payloads, blocks, self._bits_before, script_ended, parts.drifted
+            )
+            parts.drifted = drifted
 
     def _put_right(self) -> None:
         """As before the race where something was saved; else under the first arm, that no spare reducer is in force."""

@@ -7,15 +7,13 @@ import statistics
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import torch
-
 from ..calibrating.calibration_results import merge_calibrations
 from ..facts import count_gradient_bytes
 from ..link.measured import BlockResult
 from ..observe.memory import read_peak_bytes
 from ..observe.recorder import INTERRUPTED, NEW_EPOCH
-from ..private_torch import MODULE_PARAMETERS
 from .account import account_for
+from .agreement import Bits, find_apart
 from .parts import RankParts
 
 
@@ -162,26 +160,26 @@ def collect_evidence(parts: RankParts, peak_bytes: int) -> Dict[str, Any]:
 
 DRIFTED = (
     "The ranks held the same parameters before this race and different ones after it: a switch has broken their "
-    "agreement. Nothing that it measured counts."
+    "agreement. Nothing that it measured counts, nor what is measured in this launch from here on."
 )
 
 
 def merge_race(
     payloads: Sequence[Mapping[str, Any]],
     blocks: Sequence[str],
-    bits_before: Sequence[List[int]],
+    bits_before: Sequence[Bits],
     script_ended: bool,
+    drifted: str = "",
 ) -> Tuple[Dict[str, BlockResult], str]:
     """`payloads` in rank order: the results by their blocks, and a sentence where the ranks drifted apart.
 
-    `bits_before` are the ranks' checksums of the parameters when the race began.
+    `bits_before` are the ranks' checksums of the parameters when the race began; `drifted` is the sentence of an
+    earlier race of this launch.
     """
-    bits = [payload["bits"] for payload in payloads]
-    equal_before = all(found == bits_before[0] for found in bits_before)
     # A script that ended inside left its ranks as it pleased: between two averagings, or with rank 0's best weights.
-    drifted = ""
-    if equal_before and not script_ended and any(found != bits[0] for found in bits):
-        drifted = DRIFTED
+    if not script_ended:
+        apart = find_apart([payload["bits"] for payload in payloads]).keys()
+        drifted = drifted or (DRIFTED if apart - find_apart(bits_before).keys() else "")
     at_start, _ = merge_losses([payload["loss_at_start"] for payload in payloads])
     common: Dict[str, Any] = {"drifted": drifted, "loss_at_start": keep_whole(at_start)}
     merged = [
@@ -192,34 +190,3 @@ def merge_race(
         # A race of one arm has no turns: the block was measured in one go.
         common["segments"] = ()
     return {block: replace(result, **common) for block, result in zip(blocks, merged)}, drifted
-
-
-_AS_INTEGERS: Dict[int, torch.dtype] = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-_PIECE = 2**22
-"""Numbers summed at a time: 32 MiB when widened."""
-
-
-def sum_bits(replicas: List[Any]) -> List[int]:
-    """One number per DistributedDataParallel model, of the parameters that it keeps equal; waits for the device.
-
-    Whole numbers, so that neither the order of the sum nor an infinity matters.
-    """
-    with torch.no_grad():
-        return [_sum_model(ddp) for ddp in replicas]
-
-
-def _sum_model(ddp: Any) -> int:
-    sums = []
-    for place, parameter in enumerate(MODULE_PARAMETERS.of(ddp), start=1):
-        flat = parameter.detach()
-        flat = (flat.to_local() if hasattr(flat, "to_local") else flat).reshape(-1)
-        if flat.is_complex():
-            flat = torch.view_as_real(flat).reshape(-1)
-        bits = flat.view(_AS_INTEGERS[flat.element_size()])
-        # In pieces: torch widens all that it sums first. Each parameter has a weight of its own: two that were
-        # exchanged do not go unnoticed.
-        sums += [place * piece.sum(dtype=torch.int64) for piece in bits.split(_PIECE)]
-    if not sums:
-        return 0
-    return int(torch.stack([number.to(sums[0].device) for number in sums]).sum())

@@ -13,12 +13,13 @@ from ..link.rank_output import say
 from ..link.trouble import describe_trouble
 from ..observe.memory import count_free_host_bytes
 from ..observe.recorder import StepMarks
+from ..races.agreement import copy_parameters
 from ..races.order import parse_race
 from ..races.parts import RankParts
 from ..races.race import Race
 from ..races.snapshot import explain_no_snapshot
 from ..untraced import untraced
-from .production import Production
+from .production import COPIED, NOT_COPIED, Production
 from .steering import Steering
 
 AGENT_TIMEOUT_S = 900.0
@@ -168,6 +169,17 @@ class OnlineTuning(Conversation):
 
     def finish_script(self) -> None:
         self._process.hang_up()
+
+    def _follow(self, message: Mapping[str, Any]) -> None:
+        """In a real training nothing is tried any more once a race has left the ranks apart."""
+        drifted = str(self._parts.share(self._parts.drifted, "whether the ranks hold the same parameters"))
+        if not drifted:
+            super()._follow(message)
+            return
+        copies = bool((self._process.environment.strategy or {}).get("copies_parameters"))
+        if copies:
+            copy_parameters(self._parts.list_replicas())
+        self._end({"reason": f"{drifted} {COPIED if copies else NOT_COPIED}", "exit_code": FAILED})
 
     def _end(self, reply: Mapping[str, Any]) -> None:
         environment = self._process.environment

@@ -17,6 +17,7 @@ from ..link.exchange import PeerLost
 from ..link.rank_output import say
 from ..observe.models import RECENT_STEPS
 from ..observe.recorder import StepMarks
+from ..races.agreement import Agreement, copy_parameters, find_all_apart
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..races.results import merge_evidence
 from .mismatch import describe_mismatch
@@ -42,6 +43,17 @@ NEVER_MET = (
     "that none can switch a setting. They exchange differently often, or some of them make no steps."
 )
 UNUSED = "Nothing in this script took it up."
+APART = (
+    "Before anything of ours was in force, {apart}. Each rank trains a model of its own: gradients are not averaged in "
+    "every step that updates (a no_sync() that ends too late, a model that is not wrapped), or the script averages "
+    "parameters by itself now and then. That is worth more than any speed: look at it first."
+)
+DRIFTED = "{apart}, and they were equal before. The training goes on under the script's own settings."
+COPIED = "Rank 0's parameters were copied to all ranks; the state of optimizers is each rank's own."
+NOT_COPIED = (
+    "The ranks still differ: go back to the last checkpoint before, or start with --copy-on-drift, which copies rank "
+    "0's parameters to all ranks in such a case."
+)
 
 
 class Production(Steering):
@@ -58,12 +70,15 @@ class Production(Steering):
         self._course = self._put_in_force()
         self._course_ended = False
         self._interruptions = 0
+        self._agreement: Optional[Agreement] = None
+        """While a strategy is in force that was proved."""
         settings = strategy.get("watch")
         self._watch = Watch(settings, parts.world_size, say) if settings and parts.rank == 0 else None
 
     @property
     def is_over(self) -> bool:
-        return self._course_ended and self._watch is None and not self.works_in_steps
+        is_left = self._agreement is None and self._watch is None
+        return self._course_ended and is_left and not self.works_in_steps
 
     def _watch_script(self, step: Optional[StepMarks], forwards: int) -> None:
         super()._watch_script(step, forwards)
@@ -80,12 +95,36 @@ class Production(Steering):
     def _advance(self, step: StepMarks) -> bool:
         if self._interruptions < MOST_INTERRUPTIONS and self._process.models.take_newcomers():
             self._interruptions = 0 if self._course_ended else self._interruptions + 1
-            self._course, self._course_ended = self._put_in_force(again=True), False
+            self._course, self._course_ended, self._agreement = self._put_in_force(again=True), False, None
         if not self._course_ended:
             self._go_on()
-        elif self._watch is not None:
+            return False
+        if self._watch is not None:
             self._watch.note(step)
-        return False
+        if self._agreement is None or not self._agreement.is_due():
+            return False
+        try:
+            self._drifted(self._agreement)
+        except PeerLost:
+            self._agreement = None  # a rank has ended, or waits elsewhere: what is in force stays
+        return True
+
+    def _drifted(self, agreement: Agreement) -> bool:
+        """Collective. Whether the ranks train apart now: then every setting is taken back, and the owner is told."""
+        apart = agreement.compare()
+        if not apart:
+            return False
+        self._agreement = None
+        self._switch({})
+        copies = bool(self._strategy.get("copies_parameters"))
+        if copies:
+            copy_parameters(self._parts.list_replicas())
+        if self._parts.rank == 0:
+            say(
+                f"Every setting was taken back: {DRIFTED.format(apart=apart)} {COPIED if copies else NOT_COPIED}"
+            )
+            self._write_report({"in_force": {}, "missing": dict.fromkeys(self._strategy["changes"], apart)})
+        return True
 
     def make_way(self, ddp: Any) -> bool:
         made = super().make_way(ddp)
@@ -127,13 +166,20 @@ class Production(Steering):
             parts.meet("what another model or optimizer refuses")  # ranks that have left exchange nothing
             refusals = self._merge(self._list_refusals(parts.gather_training()), "what ranks refuse")
             levers.refuse(refusals)
+            parts.apart_before = find_all_apart(parts)
             self._found = {**self._found, "refusals": refusals}
         found = self._found = self._found or self._describe_script()
         asked: Dict[str, Any] = dict(self._strategy["changes"])
+        if parts.rank == 0 and (apart := found["facts"].get("ranks_apart")):
+            say(APART.format(apart=apart))
         left = {knob: why for knob, why in found["refusals"].items() if knob in asked}
         launched = {knob: v for knob, v in asked.items() if knob in self._process.environment.cold}
         wanted = {knob: v for knob, v in asked.items() if knob not in left and knob not in launched}
-        levers.reduction.keeps_live = False
+        # The script's own reducer stays beside the new one until that is proved, and comes back where it is not.
+        no_live = levers.reduction.explain_no_live(parts.list_replicas()) or not parts.has_room(1)
+        levers.reduction.keeps_live = not parts.agree_on_most(
+            [int(bool(no_live))], "room beside the reducer"
+        )[0]
         levers.reduction.checked_passes = LEAST_SETTLING + PROOF_STEPS
         levers.begin_race([wanted])
         while failed := self._switch(wanted):
@@ -142,11 +188,16 @@ class Production(Steering):
         settling = max(LEAST_SETTLING, levers.least_warm_up, levers.lead_in)
         looking = max(PROOF_STEPS, 2 * levers.period, levers.least_segment)
         settling, looking = parts.agree_on_most([settling, looking], "how long to look")
+        agreement = Agreement(parts)
         for _ in range(settling):
             yield
+        if self._drifted(agreement):
+            return
         levers.begin_timing()
         for _ in range(looking):
             yield
+        if self._drifted(agreement):
+            return
         own = levers.prove(parts.backend, parts.list_replicas())
         if self._failure:
             own.doubt(f"On rank {parts.rank} {self._failure}.")
@@ -157,6 +208,8 @@ class Production(Steering):
         if undone:
             # What does not do what it is for may still do something else.
             self._switch({knob: value for knob, value in wanted.items() if knob in proved})
+        levers.reduction.drop_spares()
+        self._agreement = agreement if proved else None
         if views is not None:
             unproved = evidence["not_consumed"]
             left.update({knob: f"{unproved.get(knob, UNUSED)} It was taken back." for knob in undone})
@@ -203,14 +256,19 @@ class Production(Steering):
             say(f"  NOT in force: {knob}. {why}")
         for sentence in warnings:
             say(f"  Take care: {sentence}")
+        self._write_report(
+            {"in_force": in_force, "missing": missing, "warnings": warnings, "facts": found["facts"]}
+        )
+
+    def _write_report(self, report: Mapping[str, Any]) -> None:
         path = self._strategy.get("report")
-        if path:
-            report = {"in_force": in_force, "missing": missing, "warnings": warnings, "facts": found["facts"]}
-            try:
-                with open(path, "w") as file:
-                    json.dump(report, file, indent=2)
-            except OSError as error:
-                say(f"  The report could not be written: {error}")
+        if not path:
+            return
+        try:
+            with open(path, "w") as file:
+                json.dump(report, file, indent=2)
+        except OSError as error:
+            say(f"  The report could not be written: {error}")
 
 
 def spell(value: Any) -> str:

@@ -17,6 +17,7 @@ from ..link.rank_output import say_traceback
 from ..observe.host_reads import HostReads
 from ..observe.memory import read_share
 from ..observe.recorder import OWN, REDUCTION, StepMarks, multiply_loss
+from ..races.agreement import find_all_apart
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..untraced import untraced
 
@@ -190,6 +191,7 @@ class Steering(ABC):
         refusals = self._merge(self._list_refusals(training), "what ranks refuse")
         self._levers.refuse(refusals)
         observed = self._levers.observe(training)
+        parts.apart_before = find_all_apart(parts)
         batches = parts.exchange.gather(process.batches, "batches of an epoch", PEER_TIMEOUT_S)
         (fullest,) = parts.agree_on_most([round(1000 * read_share(parts.device))], "how full memory is")
         if parts.rank != 0:
@@ -199,6 +201,8 @@ class Steering(ABC):
         samples = int(statistics.median(step.samples for step in self._watched))
         facts = gather_facts(process.environment, training, process.loader, samples, self._forwards, hint_s)
         facts["memory_share"] = fullest / 1000
+        if parts.apart_before:
+            facts["ranks_apart"] = next(iter(parts.apart_before.values()))
         if self._reads is not None:
             facts["host_reads"] = self._reads.describe(READ_STEPS)
         if batches is not None and None not in batches and len(set(batches)) > 1:

@@ -61,6 +61,47 @@ def steer(folder: Path, changes: dict[str, Any], *words: str, report: Path | Non
     return session.log
 
 
+def steer_drifting(folder: Path, *words: str, copies: bool = False) -> str:
+    plan = make_plan(None, ["fuse_all_reduce_ops=off", "sync_nccl_allreduce=on"], ())
+    environment = plan.build_environment({}, folder / "report.json", None, copies=copies)
+    session = launch(folder, ["drifting.py", *words], variables=environment)
+    assert session.code == 0, session.log
+    return session.log
+
+
+@ABOUT_CPUS
+def test_layers_that_were_frozen_at_the_switch_are_reduced_once_they_train(tmp_path: Path) -> None:
+    told = steer_drifting(tmp_path, "--steady")
+    assert "2 of 2 advised settings are in force on every rank." in told
+    assert "apart by 0.000" in told
+    assert "taken back" not in told
+
+
+@ABOUT_CPUS
+@pytest.mark.parametrize("copies", [False, True])
+def test_settings_are_taken_back_where_ranks_that_were_equal_differ(tmp_path: Path, copies: bool) -> None:
+    told = steer_drifting(tmp_path, copies=copies)
+    assert "2 of 2 advised settings are in force on every rank." in told
+    assert (
+        "Every setting was taken back: rank 1 holds other values than rank 0 in 1 of 8 parameters (1.weight)"
+        in told
+    )
+    assert ("apart by 0.000" in told) == copies
+    assert set(json.loads((tmp_path / "report.json").read_text())["missing"]) == {
+        "fuse_all_reduce_ops",
+        "sync_nccl_allreduce",
+    }
+
+
+@ABOUT_CPUS
+def test_ranks_that_train_apart_by_themselves_are_told_first(tmp_path: Path) -> None:
+    told = steer_drifting(tmp_path, "--apart")
+    first = next(line for line in told.splitlines() if "fleet advisor" in line)
+    assert "Before anything of ours was in force, rank 1 holds other values than rank 0 in 1 of 8" in first
+    assert "2 of 2 advised settings are in force" in told
+    assert "taken back" not in told
+
+
 def train_as_it_is(folder: Path, *words: str) -> None:
     """The same script without us."""
     found = launch(folder, ["plain.py", *words], patched=False)

@@ -23,3 +23,7 @@ def load_runtime() -> None:
 if "fleet_advisor_runtime" not in sys.modules:
     load_runtime()
 pytest.importorskip("torch")
+
+from fleet_advisor_runtime.observe.reduced import watch_building  # noqa: E402
+
+watch_building()

@@ -47,7 +47,6 @@ def test_this_torch_lacks_nothing(ddp: Any) -> None:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (DistributedDataParallel, "_build_debug_param_to_name_mapping"),
         (DistributedDataParallel, "_register_builtin_comm_hook"),
         (dist, "_register_comm_hook"),
     ],

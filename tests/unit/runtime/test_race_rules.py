@@ -312,20 +312,3 @@ def test_steps_with_a_flag_do_not_count() -> None:
     assert arm.read_cycles(Clock(), 4) == [pytest.approx(0.1)] * 3 + [None]
     arm.forget_after(2)
     assert len(arm.timed) == len(arm.cycles) == 8
-
-
-def test_bits_tell_the_smallest_difference() -> None:
-    import torch
-
-    class Replica:
-        def __init__(self, *parameters: Any) -> None:
-            self._module_parameters = parameters
-
-    ones = torch.ones(100)
-    other = ones.clone()
-    other[50] = torch.nextafter(other[50], torch.tensor(2.0))
-    assert results.sum_bits([Replica(ones)]) == results.sum_bits([Replica(ones.clone())])
-    assert results.sum_bits([Replica(ones)]) != results.sum_bits([Replica(other)])
-    assert results.sum_bits([Replica(ones, other)]) != results.sum_bits([Replica(other, ones)])
-    kinds = [torch.ones(3, dtype=kind) for kind in (torch.bfloat16, torch.float64, torch.complex64)]
-    assert len(results.sum_bits([Replica(*kinds, torch.tensor([math.inf, math.nan]))])) == 1

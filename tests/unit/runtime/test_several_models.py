@@ -43,6 +43,9 @@ class Bucket:
     def is_last(self) -> bool:
         return self._is_last
 
+    def parameters(self) -> list[Any]:
+        return [self._buffer]
+
 
 def reduce(check: SumCheck, own: Any, result: Any, wire_format: Any = None, **place: Any) -> None:
     watched = check.watch(Bucket(own, **place), wire_format)

@@ -184,14 +184,14 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
 
 def _tell_figures(advice: Advice) -> tuple[str, str, str, str]:
     """What leads the large text, the large text, the line with the interval, and the sentence below it."""
-    gain = advice.gain
+    gain, first = advice.gain, f"{advice.first} " if advice.first else ""
     if advice.verdict is Verdict.CHANGE and gain is not None:
         bound = spell_bound(gain.ratio, gain.low, gain.high)
         bound = bound.removeprefix("at least ").removesuffix(" faster")
         told = f"most likely {likely(gain)}, 95 % interval {interval(gain)}" if interval(gain) else ""
-        sentence = f"more throughput, confirmed in {gain.describe_basis()}"
+        sentence = f"{first}more throughput, confirmed in {gain.describe_basis()}"
         return "at least" if bound else "", bound or likely(gain), told, sentence
     figure = "Keep your settings" if advice.verdict is Verdict.KEEP else "Undecided"
     # The headline says the same before its figures.
     told = advice.headline.removeprefix("Keep your settings: ").removeprefix("Not decided: ")
-    return "", figure, "", f"{told[:1].upper()}{told[1:]}"
+    return "", figure, "", f"{first}{told[:1].upper()}{told[1:]}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
-from ...private_torch import BUCKET_CONFIG, BUILD_PARAMETERS, GET_LOG
+from ...observe.reduced import find_reduced, list_reduced
+from ...private_torch import BUCKET_CONFIG, GET_LOG
 from .bucket_plan import BucketPlan
 
 
 def count_layers(ddp: Any) -> int:
     """Modules that hold parameters whose gradients this model reduces."""
-    parameters, _ = BUILD_PARAMETERS.of(ddp)()
-    return len(set(_find_layers(ddp, parameters)))
+    return len(set(_find_layers(ddp, list_reduced(ddp))))
 
 
 def explain_no_list(ddp: Any) -> Optional[str]:
@@ -24,9 +24,8 @@ def explain_no_list(ddp: Any) -> Optional[str]:
 
 def explain_no_layers(ddp: Any) -> Optional[str]:
     """Why this model's buckets cannot be limited to a number of layers, or None when they can."""
-    parameters, _ = BUILD_PARAMETERS.of(ddp)()
     reason = explain_no_sizes(ddp)
-    if reason is None and sorted(read_order(ddp)) != list(range(len(parameters))):
+    if reason is None and sorted(read_order(ddp)) != list(range(len(list_reduced(ddp)))):
         return "DDP's log does not tell in which order the gradients of all parameters become ready."
     return reason
 
@@ -35,8 +34,7 @@ def explain_no_sizes(ddp: Any) -> Optional[str]:
     """Why this model's buckets cannot have a size each, or None when they can."""
     if not BUCKET_CONFIG.is_in(ddp):
         return "This torch rebuilds all buckets to one size; one size for each needs torch 2.12."
-    parameters, _ = BUILD_PARAMETERS.of(ddp)()
-    if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
+    if len({(parameter.dtype, parameter.device) for parameter in list_reduced(ddp)}) > 1:
         return "The model's parameters have several number formats or devices, which DDP buckets separately."
     return None
 
@@ -45,7 +43,10 @@ def limit_layers(ddp: Any, plan: BucketPlan, order: List[int]) -> BucketPlan:
     """`plan` with the byte caps, bucket by bucket, that keep its `most_layers`; `order` is of the parameters."""
     if not plan.most_layers:
         return plan
-    parameters, sparse = BUILD_PARAMETERS.of(ddp)()
+    reduced = find_reduced(ddp)
+    if reduced is None:
+        return plan
+    parameters, sparse = reduced.parameters, reduced.sparse
     layers = _find_layers(ddp, parameters)
     # A sparse gradient is alone in its bucket anyhow, and uses up no cap.
     gradients = [
@@ -77,7 +78,7 @@ def cap_by_layers(gradients: Iterable[Tuple[int, int]], plan: BucketPlan) -> Tup
 def read_order(ddp: Any) -> List[int]:
     """Indices of the parameters in the order in which DDP puts them into buckets; empty when it has not told yet."""
     if ddp.find_unused_parameters and not ddp.static_graph:
-        return list(range(len(BUILD_PARAMETERS.of(ddp)()[0])))  # never rebuilt: the order of definition
+        return list(range(len(list_reduced(ddp))))  # never rebuilt: the order of definition
     return [index for bucket in _read_rebuilt(ddp) for index in bucket]
 
 
@@ -86,7 +87,7 @@ def find_most_layers(ddp: Any) -> Optional[int]:
     buckets = _read_rebuilt(ddp)
     if not buckets:
         return None
-    layers = _find_layers(ddp, BUILD_PARAMETERS.of(ddp)()[0])
+    layers = _find_layers(ddp, list_reduced(ddp))
     return max(len({layers[index] for index in bucket}) for bucket in buckets)
 
 
@@ -96,9 +97,9 @@ def _read_rebuilt(ddp: Any) -> List[List[int]]:
 
 
 def _find_layers(ddp: Any, parameters: List[Any]) -> List[int]:
-    """The module that holds each parameter first, as its number."""
+    """The module that holds each parameter first, as its number; -1 for one that the script has replaced since."""
     owners: Dict[int, int] = {}
     for layer, module in enumerate(ddp.module.modules()):
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), layer)
-    return [owners[id(parameter)] for parameter in parameters]
+    return [owners.get(id(parameter), -1) for parameter in parameters]

@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import torch
 
+from ...observe.reduced import explain_delay
 from ...private_torch import COMPILED_CALL, FORWARD_HOOKS, is_batch_norm
-from ..reduction.reduction_proof import explain_delay
 from ..script_compilation import is_compiled_by_script
 from .batch_parts import (
     MEAN,

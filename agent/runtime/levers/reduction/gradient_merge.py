@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
+from ...observe.reduced import list_reduced
 from ...observe.torchrec import has_tables
 from ...private_torch import IN_BACKWARD
 from ..lever import Evidence, Lever, Training, read_count, read_switch
@@ -67,7 +68,7 @@ class GradientMerge(Lever):
             self._rejected = {
                 knob: f"Gradient merge was not switched on: {error}." for knob in self.knobs if knob in values
             }
-        self._parameters = [p for ddp in training.replicas for p in ddp.parameters() if p.requires_grad]
+        self._parameters = [p for ddp in training.replicas for p in list_reduced(ddp)]
         self._samples = sorted(self._parameters, key=lambda parameter: parameter.numel())[:_SAMPLES]
         self._replicas = training.replicas
         self._owners = [

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import astuple, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import torch
 
-from ...private_torch import GET_LOG
 from ..buckets import bucket_plan
 from ..buckets.bucket_plan import (
     BucketPlan,
-    describe_buckets,
-    holds_list,
-    observe_plan,
     read_buckets,
     resolve_plan,
 )
 from ..buckets.layer_buckets import (
     count_layers,
-    find_most_layers,
     limit_layers,
     read_order,
 )
@@ -37,48 +32,19 @@ from .reducer import (
     explain_no_live_reducers,
     explain_no_rebuild,
     hand_over,
-    has_own_hook,
     rebuild_reducer,
 )
 from .reduction_hook import BucketReduction, find_unsupported_formats, reduce_bucket
 from .reduction_plan import ReductionPlan, plan_strategy, resolve_reduction
-from .reduction_proof import judge, judge_compression
+from .reduction_proof import prove_buckets, prove_reduction
 from .reduction_refusals import CUT, refuse_knobs, refuse_together
+from .replica import Replica
 
 CHECKED_PASSES = 3
 """Fewer than any warm-up has: no timed step pays for them."""
 HOOK_CAME = (
     "The script has registered a communication hook of its own since: gradients go its way from here on."
 )
-
-
-class _Replica:
-    """What the lever knows about one DDP model."""
-
-    def __init__(self, ddp: Any) -> None:
-        self.baseline = observe_plan(ddp)
-        self.plan = self.baseline
-        self.reduction = reduction_plan.BASELINE
-        self.state: Union[BucketReduction, LowRankReduction, None] = None
-        self.has_own_hook = has_own_hook(ddp)
-        self.baseline_buckets: List[int] = []
-        self.order: List[int] = []
-        """Indices of its parameters in the order in which DDP puts them into buckets."""
-        self.is_cut_at_buckets = False
-        """Whether the script's compiled graph has the baseline's buckets built in."""
-        self.is_left_alone = False
-        """The script has registered a hook since: its own buckets and reduction stay."""
-        self.is_stale = False
-        """What is in force has to begin anew even where its plan is asked for again."""
-        self.spare: Dict[Tuple[BucketPlan, ReductionPlan], _Spare] = {}
-        """Reducers of other plans that live beside the one in force."""
-
-    def order_under(self, plan: BucketPlan) -> List[int]:
-        """The order under this plan. A search keeps that of definition; the last layers' gradients come first."""
-        return self.order if plan.searches_unused == self.baseline.searches_unused else self.order[::-1]
-
-
-_Spare = Tuple[LiveReducer, Union[BucketReduction, LowRankReduction, None]]
 
 
 class GradientReduction(Lever):
@@ -92,7 +58,7 @@ class GradientReduction(Lever):
         self._local_world_size = local_world_size
         self._device = device
         self.communicators = Communicators(rank, world_size, device)
-        self._replicas: "weakref.WeakKeyDictionary[Any, _Replica]" = weakref.WeakKeyDictionary()
+        self._replicas: "weakref.WeakKeyDictionary[Any, Replica]" = weakref.WeakKeyDictionary()
         self._values: Mapping[str, Any] = {}
         self._rejected: Dict[str, str] = {}
         self._refusals: Dict[str, str] = {}
@@ -134,10 +100,10 @@ class GradientReduction(Lever):
             refusals.update(dict.fromkeys(reduction_plan.COMPRESSION, sentence))
         return refusals
 
-    def _know(self, ddp: Any) -> _Replica:
+    def _know(self, ddp: Any) -> Replica:
         """Records a model's own plan; call before anything was switched."""
         if ddp not in self._replicas:
-            self._replicas[ddp] = _Replica(ddp)
+            self._replicas[ddp] = Replica(ddp)
         replica = self._replicas[ddp]
         if not replica.baseline_buckets and replica.plan == replica.baseline and replica.state is None:
             buckets, final = read_buckets(ddp)
@@ -207,7 +173,8 @@ class GradientReduction(Lever):
                 reason = explain_no_handover(ddp, outputs, plan.searches_unused)
                 if reason is not None:
                     raise RelaunchNeeded(reason)
-                rebuilt = self._exchange(ddp, replica, plan, reduction) or rebuilt
+                is_entered = ddp is training.entered
+                rebuilt = self._exchange(ddp, replica, plan, reduction, is_entered) or rebuilt
                 if outputs:
                     hand_over(ddp, outputs)
         # A new reducer puts its buckets into the order of the gradients with its second step; the third one tells of
@@ -241,7 +208,9 @@ class GradientReduction(Lever):
             return reduction_plan.BASELINE
         return reduction
 
-    def _exchange(self, ddp: Any, replica: _Replica, plan: BucketPlan, reduction: ReductionPlan) -> bool:
+    def _exchange(
+        self, ddp: Any, replica: Replica, plan: BucketPlan, reduction: ReductionPlan, is_entered: bool = False
+    ) -> bool:
         """Puts the plan in force; whether that took a new reducer."""
         keeps_old = self.keeps_live and not replica.is_stale
         found = replica.spare.pop((plan, reduction), None)
@@ -252,20 +221,20 @@ class GradientReduction(Lever):
             if isinstance(replica.state, LowRankReduction):
                 replica.state.forget_errors()
         else:
-            replica.state = self._build(ddp, replica, plan, reduction, keeps_old)
+            replica.state = self._build(ddp, replica, plan, reduction, is_entered)
         if before is not None:
             replica.spare[replica.plan, replica.reduction] = before
         replica.plan, replica.reduction, replica.is_stale = plan, reduction, False
         return found is None
 
     def _build(
-        self, ddp: Any, replica: _Replica, plan: BucketPlan, reduction: ReductionPlan, keeps_old: bool
+        self, ddp: Any, replica: Replica, plan: BucketPlan, reduction: ReductionPlan, is_entered: bool
     ) -> Union[BucketReduction, LowRankReduction, None]:
         buckets = limit_layers(ddp, plan, replica.order_under(plan))
         if not reduction.needs_hook:
             count, kind = reduction.own_groups, reduction.configuration
             groups = self.communicators.provide_flat(count, kind, ddp.process_group)
-            rebuild_reducer(ddp, buckets, keeps_old=keeps_old, group=next(iter(groups), None))
+            rebuild_reducer(ddp, buckets, group=next(iter(groups), None), is_entered=is_entered)
             return None
         self.communicators.note_hook()
         state = (
@@ -273,7 +242,7 @@ class GradientReduction(Lever):
             if reduction.rank
             else BucketReduction(reduction, ddp, self.communicators, self._device, self.checked_passes)
         )
-        rebuild_reducer(ddp, buckets, state, reduce_bucket, keeps_old)
+        rebuild_reducer(ddp, buckets, state, reduce_bucket, is_entered=is_entered)
         return state
 
     def explain_no_live(self, replicas: List[Any]) -> Optional[str]:
@@ -327,73 +296,7 @@ class GradientReduction(Lever):
     def prove(self) -> Evidence:
         evidence = Evidence(not_consumed=dict(self._rejected))
         for ddp, replica in list(self._replicas.items()):
-            self._prove_buckets(ddp, replica, evidence)
-            self._prove_reduction(replica, evidence)
+            prove_buckets(ddp, replica, self._values, evidence)
+            prove_reduction(ddp, replica, self._values, evidence)
         evidence.consumed = {k: v for k, v in evidence.consumed.items() if k not in evidence.not_consumed}
         return evidence
-
-    def _prove_buckets(self, ddp: Any, replica: _Replica, evidence: Evidence) -> None:
-        chosen = [knob for knob in bucket_plan.KNOBS if knob in self._values]
-        if not chosen:
-            return
-        buckets, final = read_buckets(ddp)
-        cap_in_log = int(GET_LOG.of(ddp)().get("bucket_cap_bytes", -1))
-        if not final or cap_in_log != replica.plan.cap_bytes:
-            sentence = (
-                f"In force were {describe_buckets(buckets)} under a cap of {cap_in_log} bytes: DDP makes those for "
-                f"the cap of {replica.plan.cap_bytes} that was asked for in the second step behind a switch, which did "
-                "not come."
-            )
-            evidence.not_consumed.update(dict.fromkeys(chosen, sentence))
-            return
-        sentence = f"DDP's log: cap {replica.plan.cap_bytes} bytes, {describe_buckets(buckets)}."
-        for knob in chosen:
-            evidence.consumed[knob] = sentence
-            if knob == bucket_plan.LAYERS:
-                self._prove_layers(ddp, replica, buckets, evidence)
-            if knob == bucket_plan.LISTED and not holds_list(buckets, replica.plan.listed_bytes):
-                evidence.not_consumed[knob] = (
-                    f"DDP's log shows {describe_buckets(buckets)}, which do not hold the sizes asked for in turn."
-                )
-            if knob == bucket_plan.BATCHED:
-                evidence.consumed[knob] += (
-                    f" Its reducer was built with {knob}={replica.plan.copies_batched}."
-                )
-                continue
-            if buckets == replica.baseline_buckets and replica.reduction == reduction_plan.BASELINE:
-                evidence.no_effect[knob] = f"The same {describe_buckets(buckets)} as the baseline's."
-
-    def _prove_layers(self, ddp: Any, replica: _Replica, buckets: List[int], evidence: Evidence) -> None:
-        found, wanted = find_most_layers(ddp), replica.plan.most_layers
-        if found is None:
-            planned = limit_layers(ddp, replica.plan, replica.order_under(replica.plan)).listed_bytes
-            if sorted(planned) == sorted(buckets):
-                found = wanted
-        if found is None or found > wanted:
-            evidence.not_consumed[bucket_plan.LAYERS] = (
-                f"DDP's log shows {describe_buckets(buckets)}, with up to {found or 'an unknown number of'} layers in "
-                f"one, where {wanted} were wanted: gradients became ready in another order than before."
-            )
-            return
-        evidence.consumed[bucket_plan.LAYERS] += f" At most {found} layers in one."
-
-    def _prove_reduction(self, replica: _Replica, evidence: Evidence) -> None:
-        chosen = [knob for knob in reduction_plan.KNOBS if knob in self._values]
-        if not replica.reduction.needs_hook:
-            for knob in chosen:
-                evidence.consumed[knob] = "The value equals the baseline's: DDP's own allreduce is in force."
-            return
-        if replica.state is None:
-            return
-        checked, wrong = replica.state.check.judge()
-        if wrong:
-            evidence.not_consumed.update(dict.fromkeys(chosen, wrong))
-            return
-        for knob in chosen:
-            if isinstance(replica.state, LowRankReduction):
-                proved, sentence = judge_compression(replica.state, replica.reduction.rank)
-            else:
-                proved, sentence = judge(knob, replica.reduction, replica.state.counts)
-            if proved and checked:
-                sentence += f" Its first {checked} sums are those of a plain allreduce."
-            (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence

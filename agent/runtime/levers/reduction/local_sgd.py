@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ...observe.clock import Clock
-from ...private_torch import MODULE_PARAMETERS
+from ...observe.reduced import list_reduced
 from ..lever import Evidence, Lever, Training, read_count, read_switch
 from .reduction_proof import ReductionPause, explain_no_pause
 
@@ -134,7 +134,7 @@ def average_parameters(ddp: Any) -> None:
     with torch.no_grad():
         group = ddp.process_group
         share = 1.0 / dist.get_world_size(group)
-        for chunk in _split([p.detach() for p in MODULE_PARAMETERS.of(ddp) if p.requires_grad]):
+        for chunk in _split([p.detach() for p in list_reduced(ddp)]):
             flat = torch.cat([parameter.reshape(-1) for parameter in chunk])
             flat.mul_(share)
             dist.all_reduce(flat, group=group)

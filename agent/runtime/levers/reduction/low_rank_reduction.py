@@ -12,6 +12,7 @@ from typing import Any, Dict, List
 import torch
 import torch.distributed as dist
 
+from ...observe.reduced import count_reduced, list_reduced
 from .communicators import Communicators
 from .reduction_plan import ReductionPlan
 from .sum_check import SumCheck
@@ -61,7 +62,7 @@ class LowRankReduction:
         self._state = power_sgd.PowerSGDState(
             process_group=group, matrix_approximation_rank=plan.rank, start_powerSGD_iter=EXACT_STEPS
         )
-        self.check = SumCheck(ddp.process_group, EXACT_STEPS)
+        self.check = SumCheck(ddp.process_group, EXACT_STEPS, count_reduced(ddp))
         self._before = self._after = 0
         self.counts: Dict[str, int] = {}
         self.reset_counts()
@@ -102,6 +103,6 @@ def explain_no_compression(ddp: Any) -> str:
     modules = ddp.modules()
     if any(getattr(module, "sparse", False) for module in modules):
         return "Some embedding has sparse gradients, which torch's PowerSGD hook cannot compress."
-    if all(parameter.dim() < 2 for parameter in ddp.parameters() if parameter.requires_grad):
+    if all(parameter.dim() < 2 for parameter in list_reduced(ddp)):
         return "No trained parameter is a matrix, so there is nothing to compress."
     return ""

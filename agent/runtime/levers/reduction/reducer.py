@@ -5,23 +5,27 @@ Where torch lacks a private name that this takes, a new session is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import types
-from typing import Any, List, Optional
+from typing import Any, Iterator, List, Optional
 
 import torch
 import torch.distributed as dist
 
 from ... import private_torch
+from ...observe.reduced import Reduced, explain_delay, find_reduced
 from ...private_torch import BUCKET_CONFIG, FORGET_PASS, HAS_REBUILT
 from ..buckets.bucket_plan import BATCHED, BucketPlan
 from ..lever import RelaunchNeeded
 from .reduction_hook import reduce_bucket
-from .reduction_proof import explain_delay
 
 SAMPLED_ITERATIONS = 11
 """DDP times a new reducer's first ten iterations whatever the sample rate, and on CUDA waits for the device then."""
+NO_ROOM = (
+    "There is no memory for a second set of buckets beside those in use, which stay until the new ones stand."
+)
 HELPER_ARGUMENTS = ["parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph"]
 
 
@@ -33,7 +37,10 @@ def explain_no_rebuild(ddp: Any) -> Optional[str]:
         return "DistributedDataParallel(mixed_precision=…) keeps state in its reducer that cannot be carried over."
     if delay := explain_delay(ddp):
         return f"{delay}, by a hook that knows no buckets."
-    if any(map(private_torch.IN_BACKWARD.is_in, private_torch.MODULE_PARAMETERS.of(ddp))):
+    reduced = find_reduced(ddp)
+    if reduced is None:
+        return "It was not seen from which parameters this model's reducer was built."
+    if any(map(private_torch.IN_BACKWARD.is_in, reduced.parameters)):
         return "The optimizer runs inside backward (apply_optimizer_in_backward), tied to this reducer."
     if not private_torch.HOOKS.is_in(ddp) and has_own_hook(ddp) and _find_builtin_hook(ddp) is None:
         return "This torch keeps no record of the script's communication hook, so it could not be registered again."
@@ -51,25 +58,49 @@ def rebuild_reducer(
     plan: BucketPlan,
     state: Any = None,
     hook: Any = None,
-    keeps_old: bool = False,
     group: Any = None,
+    is_entered: bool = False,
 ) -> None:
-    """Runs DDP's own init helper again for another reducer. Call between steps, on every rank alike.
+    """Runs DDP's own init helper again for another reducer of the same parameters, frozen ones included.
 
-    `hook` replaces the script's own communication hooks when given; otherwise those are registered again, since a hook
-    lives in the reducer. With `keeps_old` the reducer before lives on beside the new one (see `live_reducer`).
-    Gradients go over `group` where one is given; buffers and whatever else DDP sends stay with the model's own.
+    Call between steps, on every rank alike. The reducer before is in force until the new one stands, and after any
+    error. `hook` replaces the script's own communication hooks when given; otherwise those are registered again, since
+    a hook lives in the reducer. Gradients go over `group` where one is given; buffers and whatever else DDP sends stay
+    with the model's own. `is_entered` says that this model's training forward begins at this moment.
     """
     reason = explain_no_rebuild(ddp)
-    if reason is not None:
-        raise RelaunchNeeded(reason)
+    reduced = find_reduced(ddp)
+    if reason is not None or reduced is None:
+        raise RelaunchNeeded(str(reason))
+    before = {name: vars(ddp)[name] for name in FIELDS if name in vars(ddp)}
+    try:
+        with _thawed(reduced.parameters):
+            _build(ddp, reduced, plan, state, hook, group)
+    except BaseException as error:
+        for name, value in before.items():
+            setattr(ddp, name, value)
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise RelaunchNeeded(NO_ROOM) from error
+        raise
+    if ddp.static_graph:
+        _reduce_first(ddp, is_entered)
+
+
+@contextlib.contextmanager
+def _thawed(parameters: List[torch.Tensor]) -> Iterator[None]:
+    """A reducer is told of a gradient by the accumulator of its parameter, which a frozen one does not show."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
+def _build(ddp: Any, reduced: Reduced, plan: BucketPlan, state: Any, hook: Any, group: Any) -> None:
     builtin_hook = _find_builtin_hook(ddp)
-    parameters, sparse = private_torch.BUILD_PARAMETERS.of(ddp)()
-    names = private_torch.BUILD_NAMES.of(ddp)(parameters)
-    if not keeps_old:
-        # The logger holds the reducer too: both must go before the new one hooks the same gradient accumulators.
-        ddp.logger = None
-        ddp.reducer = None
     _set_plan(ddp, plan)
     first_bytes = private_torch.FIRST_BUCKET_BYTES
     usual_first_bytes = first_bytes.find(dist)
@@ -78,13 +109,13 @@ def rebuild_reducer(
         ddp.process_group = group or own_group
         # torch before 2.12 reads the first bucket's size from this module constant.
         first_bytes.set(dist, plan.first_bytes)
-        private_torch.BUILD_REDUCER.of(ddp)(parameters, sparse, names, ddp.static_graph)
+        build = private_torch.BUILD_REDUCER.of(ddp)
+        build(reduced.parameters, reduced.sparse, reduced.names, ddp.static_graph)
     finally:
         ddp.process_group = own_group
         first_bytes.set(dist, usual_first_bytes)
     private_torch.HAS_REBUILT.set(ddp, False)
     if ddp.static_graph:
-        private_torch.STATIC_ENQUEUED.set(ddp, False)
         private_torch.SET_STATIC.of(ddp.reducer)()
         private_torch.SET_STATIC.of(ddp.logger)()
     if hook is not None:
@@ -94,6 +125,27 @@ def rebuild_reducer(
         _register(ddp, own_state, own_hook)
     if builtin_hook is not None:
         private_torch.REGISTER_BUILTIN_HOOK.of(ddp)(builtin_hook)
+
+
+def _reduce_first(ddp: Any, is_entered: bool) -> None:
+    """DDP has a static graph's first backward pass reduce at its end, which one under no_sync() must not.
+
+    So the model waits for its first training forward outside no_sync(): that may be the one that begins now.
+    """
+    if is_entered and ddp.require_backward_grad_sync:
+        private_torch.STATIC_ENQUEUED.set(ddp, False)
+        return
+    private_torch.STATIC_ENQUEUED.set(ddp, True)
+
+    def note_forward(model: Any, _args: Any) -> None:
+        if id(model.reducer) != reducer:
+            handle.remove()
+        elif model.require_backward_grad_sync and torch.is_grad_enabled():
+            private_torch.STATIC_ENQUEUED.set(model, False)
+            handle.remove()
+
+    reducer = id(ddp.reducer)
+    handle = ddp.register_forward_pre_hook(note_forward)
 
 
 def explain_no_handover(ddp: Any, outputs: List[Any], searches: bool = False) -> Optional[str]:

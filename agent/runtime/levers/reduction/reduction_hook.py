@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ...backends import find_backend
+from ...observe.reduced import count_reduced
 from ...private_torch import SPARSE_VALUES
 from .communicators import Communicators, Levels
 from .reduction_plan import ReductionPlan
@@ -35,7 +36,7 @@ class BucketReduction:
     ) -> None:
         self._plan = plan
         self._share = 1.0 / dist.get_world_size(ddp.process_group)
-        self.check = SumCheck(ddp.process_group, checked_passes)
+        self.check = SumCheck(ddp.process_group, checked_passes, count_reduced(ddp))
         self._count_lock = threading.Lock()
         self._lanes: List[Any] = []
         self._levels: List[Levels] = []

@@ -1,14 +1,22 @@
-"""What the hook's own counts prove of each knob that it serves, and the pause in which DDP reduces nothing."""
+"""What DDP's log and the hook's counts prove of each knob of the reducer, and the pause in which it reduces nothing.
+
+Nothing is proved of a reducer in whose buckets some parameter is missing that the script's own one reduces.
+"""
 
 from __future__ import annotations
 
 from typing import Any, List, Mapping, Tuple
 
-from ... import private_torch
-from ..lever import Training
+from ...observe.reduced import explain_delay, find_reduced
+from ...private_torch import GET_LOG
+from ..buckets import bucket_plan
+from ..buckets.bucket_plan import describe_buckets, holds_list, read_buckets
+from ..buckets.layer_buckets import find_most_layers, limit_layers
+from ..lever import Evidence, Training
 from . import reduction_plan
 from .low_rank_reduction import LowRankReduction
 from .reduction_plan import ReductionPlan
+from .replica import Replica
 
 
 def judge_compression(state: LowRankReduction, rank: int) -> Tuple[bool, str]:
@@ -54,13 +62,6 @@ def judge(knob: str, plan: ReductionPlan, counts: Mapping[str, List[int]]) -> Tu
     return counts["converted"][0] > 0, sentence
 
 
-def explain_delay(ddp: Any) -> str:
-    """That a hook beside its reducer reduces gradients of this model: the beginning of a sentence or ""."""
-    if private_torch.DELAYS_ALL.find(ddp) or private_torch.DELAYED.find(ddp):
-        return "The script delays all-reduces of some parameters (delay_all_reduce_named_params)"
-    return ""
-
-
 def explain_no_pause(training: Training) -> str:
     """Why the reduction of a step cannot be left out in this script; "" when it can."""
     delay = next(filter(None, map(explain_delay, training.replicas)), "")
@@ -68,6 +69,18 @@ def explain_no_pause(training: Training) -> str:
         f"{delay}: DistributedDataParallel reduces those in every backward, in no_sync() too."
         if delay
         else ""
+    )
+
+
+def explain_missing_parameters(ddp: Any, buckets: List[int]) -> str:
+    """What of the parameters that the script's own reducer has these buckets lack; "" where all are there."""
+    reduced = find_reduced(ddp)
+    own = reduced.size_bytes if reduced is not None else 0
+    if sum(buckets) == own:
+        return ""
+    return (
+        f"Its buckets hold {sum(buckets)} bytes of gradients, and the script's own reducer {own}: ranks would train "
+        "apart."
     )
 
 
@@ -90,3 +103,76 @@ class ReductionPause:
         for ddp in self._paused:
             ddp.require_backward_grad_sync = True
         self._paused.clear()
+
+
+def prove_buckets(ddp: Any, replica: Replica, values: Mapping[str, Any], evidence: Evidence) -> None:
+    """Adds what DDP's own log proves of the knobs of buckets."""
+    chosen = [knob for knob in bucket_plan.KNOBS if knob in values]
+    if not chosen:
+        return
+    buckets, final = read_buckets(ddp)
+    if missing := explain_missing_parameters(ddp, buckets):
+        evidence.not_consumed.update(dict.fromkeys(chosen, missing))
+        return
+    cap_in_log = int(GET_LOG.of(ddp)().get("bucket_cap_bytes", -1))
+    if not final or cap_in_log != replica.plan.cap_bytes:
+        sentence = (
+            f"In force were {describe_buckets(buckets)} under a cap of {cap_in_log} bytes: DDP makes those for "
+            f"the cap of {replica.plan.cap_bytes} that was asked for in the second step behind a switch, which did "
+            "not come."
+        )
+        evidence.not_consumed.update(dict.fromkeys(chosen, sentence))
+        return
+    sentence = f"DDP's log: cap {replica.plan.cap_bytes} bytes, {describe_buckets(buckets)}."
+    for knob in chosen:
+        evidence.consumed[knob] = sentence
+        if knob == bucket_plan.LAYERS:
+            _prove_layers(ddp, replica, buckets, evidence)
+        if knob == bucket_plan.LISTED and not holds_list(buckets, replica.plan.listed_bytes):
+            evidence.not_consumed[knob] = (
+                f"DDP's log shows {describe_buckets(buckets)}, which do not hold the sizes asked for in turn."
+            )
+        if knob == bucket_plan.BATCHED:
+            evidence.consumed[knob] += f" Its reducer was built with {knob}={replica.plan.copies_batched}."
+            continue
+        if buckets == replica.baseline_buckets and replica.reduction == reduction_plan.BASELINE:
+            evidence.no_effect[knob] = f"The same {describe_buckets(buckets)} as the baseline's."
+
+
+def _prove_layers(ddp: Any, replica: Replica, buckets: List[int], evidence: Evidence) -> None:
+    found, wanted = find_most_layers(ddp), replica.plan.most_layers
+    if found is None:
+        planned = limit_layers(ddp, replica.plan, replica.order_under(replica.plan)).listed_bytes
+        if sorted(planned) == sorted(buckets):
+            found = wanted
+    if found is None or found > wanted:
+        evidence.not_consumed[bucket_plan.LAYERS] = (
+            f"DDP's log shows {describe_buckets(buckets)}, with up to {found or 'an unknown number of'} layers in "
+            f"one, where {wanted} were wanted: gradients became ready in another order than before."
+        )
+        return
+    evidence.consumed[bucket_plan.LAYERS] += f" At most {found} layers in one."
+
+
+def prove_reduction(ddp: Any, replica: Replica, values: Mapping[str, Any], evidence: Evidence) -> None:
+    """Adds what the hook's counts and its first sums prove of the knobs of reduction."""
+    chosen = [knob for knob in reduction_plan.KNOBS if knob in values]
+    if not replica.reduction.needs_hook:
+        for knob in chosen:
+            evidence.consumed[knob] = "The value equals the baseline's: DDP's own allreduce is in force."
+        return
+    if replica.state is None:
+        return
+    checked, wrong = replica.state.check.judge()
+    wrong = wrong or explain_missing_parameters(ddp, read_buckets(ddp)[0])
+    if wrong:
+        evidence.not_consumed.update(dict.fromkeys(chosen, wrong))
+        return
+    for knob in chosen:
+        if isinstance(replica.state, LowRankReduction):
+            proved, sentence = judge_compression(replica.state, replica.reduction.rank)
+        else:
+            proved, sentence = judge(knob, replica.reduction, replica.state.counts)
+        if proved and checked:
+            sentence += f" Its first {checked} sums are those of a plain allreduce."
+        (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence

@@ -18,8 +18,10 @@ SAMPLE = 2**12
 class SumCheck:
     """Of one model's hook: `passes` backward passes, every bucket of each."""
 
-    def __init__(self, group: Any, passes: int) -> None:
+    def __init__(self, group: Any, passes: int, parameters: int = 0) -> None:
+        """`parameters`: how many the script's own reducer reduces in each pass; 0 where that is not known."""
         self._group, self._left = group, passes
+        self._wanted, self._seen = parameters, 0
         self._share = 1.0 / dist.get_world_size(group)
         self._open: List[_Sum] = []
         """Of the last pass: the buckets' own sums were waited for, so that these are there as well."""
@@ -32,8 +34,14 @@ class SumCheck:
             return None
         if bucket.index() == 0:
             self._compare()
+        self._seen += len(bucket.parameters())
         if bucket.is_last():
             self._left -= 1
+            seen, self._seen = self._seen, 0
+            if self._wanted and seen != self._wanted:
+                self._failure = (
+                    f"It reduced {seen} of the {self._wanted} parameters that the script's own reducer does."
+                )
         buffer = bucket.buffer()
         if buffer.is_sparse or not buffer.numel():
             return None

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from ... import current
 from ...link.rank_output import say
 from ...observe.models import list_tensors
-from ...private_torch import BUILD_PARAMETERS, CHECK_FINALIZED, MARK_READY
+from ...observe.reduced import list_reduced
+from ...private_torch import CHECK_FINALIZED, MARK_READY
 from ...untraced import untraced
 
 _MISSING = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
@@ -36,7 +37,7 @@ class UnusedWatch:
 
     def __init__(self, ddp: Any) -> None:
         self._model = weakref.ref(ddp)
-        parameters = BUILD_PARAMETERS.of(ddp)()[0]
+        parameters = list_reduced(ddp)
         self._used = torch.ones(len(parameters), dtype=torch.int32, device=parameters[0].device)
         self._sum: Any = None
         """Of the last pass, where it was not waited for yet."""
@@ -97,7 +98,7 @@ class UnusedWatch:
         self.passes += 1
         self._settle()
         self._used.fill_(1)
-        parameters = BUILD_PARAMETERS.of(ddp)()[0] if missing else []
+        parameters = list_reduced(ddp) if missing else []
         before: Dict[int, Any] = {}
         while missing:
             before.update({index: _copy_gradient(parameters[index]) for index in missing})
