@@ -194,6 +194,24 @@ def test_server_speaks_tls_where_its_agents_call_it_and_says_whether_it_is_the_a
     assert [item["key"] for item in certificate] == ["tls.crt"], "an agent never sees the server's key"
 
 
+def test_no_script_of_the_teams_pods_can_read_the_token_that_lets_agents_in() -> None:
+    (agents,) = (each for each in load("agents") if each["kind"] == "StatefulSet")
+    pod = agents["spec"]["template"]["spec"]
+    command = pod["containers"][0]["command"]
+    assert command[command.index("--run-as") + 1] != "root"
+    assert pod["securityContext"] == {"runAsUser": 0, "runAsGroup": 0}, "a group could read the token"
+    (token,) = (
+        item
+        for source in _find(agents, "sources")[0]
+        for item in source["secret"]["items"]
+        if item["key"] == "agent-token"
+    )
+    assert token["mode"] == 0o400
+    uses = re.search(r"token create --role agent --uses (\d+)", (FOLDER.parent / "cluster.md").read_text())
+    assert uses is not None
+    assert int(uses[1]) == agents["spec"]["replicas"]
+
+
 @pytest.mark.parametrize(("name", "module"), [("server", "advisor"), ("agents", "agent")])
 def test_command_of_the_teams_pods_uses_options_that_exist(name: str, module: str) -> None:
     ours = [words for each in load(name) for words in _find(each, "command") if "advisor" in words[0]]
