@@ -21,7 +21,7 @@ from advisor.api.access import FailureCounter
 from advisor.api.context import Context
 from advisor.api.edge.headers import SafeAnswers
 from advisor.api.edge.limits import Buckets, SizeCheck, Streams
-from advisor.api.edge.problems import NothingThere, answer_with_problems, document_problems
+from advisor.api.edge.problems import NothingThere, answer_with_problems, document_problems, serve_document
 from advisor.api.edge.refusals import HostCheck, StandbyCheck
 from advisor.api.edge.requests import PREFIX, RequestWatch
 from advisor.api.health import router as health
@@ -158,6 +158,7 @@ def create_app(
     app.router.routes += [Route(path, NothingThere(health)) for path in addresses]
     answer_with_problems(app)
     document_problems(app)
+    serve_document(app)
     # Last, because it answers for everything that no other route takes.
     app.mount("/", _LatePages(context, app.state.failures.count, app.state.streams))
     return app

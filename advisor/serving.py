@@ -30,8 +30,15 @@ _SWITCH_S = 0.0005
 """After this long a thread that calculates lets others go on: the planner's threads would keep requests waiting."""
 
 
-def run_server(settings: Settings, *, clock: Callable[[], datetime] = read_clock) -> None:
+def run_server(
+    settings: Settings,
+    *,
+    clock: Callable[[], datetime] = read_clock,
+    greet: Callable[[], None] = lambda: None,
+) -> None:
     """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick.
+
+    `greet` is called once the database answers.
 
     Raises ValueError where what is sent could be read on the way (`find_exposure`), and DatabaseRefused, before
     anything is opened, for a database that this server must not touch.
@@ -44,14 +51,16 @@ def run_server(settings: Settings, *, clock: Callable[[], datetime] = read_clock
     stopping = threading.Event()
     app = create_app(settings, clock=clock, stopping=stopping)
     app.state.context.database.hold()
+    greet()
     _Server(configure_server(app, settings), stopping).run()
 
 
 def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     """Return how `app` is served."""
     proxies = list(settings.trusted_proxies)
+    plain = [*proxies, *settings.plain_networks]
     return uvicorn.Config(
-        EncryptionCheck(ProxyHeadersMiddleware(app, proxies) if proxies else app, proxies),  # type: ignore[arg-type]
+        EncryptionCheck(ProxyHeadersMiddleware(app, proxies) if proxies else app, plain),  # type: ignore[arg-type]
         host=settings.host,
         port=settings.port,
         workers=1,

@@ -33,7 +33,10 @@ class Settings(BaseSettings):
     """PEM file with the certificate's key, where the certificate's file does not hold it."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks that may speak plain HTTP to a server beyond loopback, as a JSON list: the proxy with TLS
-    in front of it, or a network of its own. Only they are believed whom they forward for (X-Forwarded-For)."""
+    in front of it. Only they are believed whom they forward for (X-Forwarded-For)."""
+    plain_networks: tuple[str, ...] = ()
+    """Addresses or networks that may speak plain HTTP as well, as a JSON list: a network of the server's own. Nobody in
+    them is believed to forward for others."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names, besides localhost and the loopback addresses, that requests may name; as a JSON list."""
     most_requests_per_s: float = Field(default=100.0, gt=0)
@@ -94,7 +97,7 @@ class Settings(BaseSettings):
     keep_tokens_days: float = Field(default=30, ge=1)
     """Tokens that were revoked or expired so long ago, and keys of submissions that can hardly be repeated any more."""
 
-    @field_validator("trusted_proxies")
+    @field_validator("trusted_proxies", "plain_networks")
     @classmethod
     def _refuse_what_is_no_network(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
         for proxy in proxies:
@@ -137,7 +140,8 @@ def _is_network(text: str) -> bool:
 
 def find_exposure(settings: Settings) -> str:
     """Return why the server must not listen where it is told to, in sentences that say what to do; "" where it may."""
-    if is_loopback(settings.host) or settings.tls_certificate is not None or settings.trusted_proxies:
+    is_encrypted = settings.tls_certificate is not None or settings.trusted_proxies
+    if is_loopback(settings.host) or is_encrypted or settings.plain_networks:
         return ""
     return (
         f"Listening on {settings.host or 'every address'} would send tokens and jobs over the network unencrypted. "

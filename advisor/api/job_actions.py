@@ -154,7 +154,15 @@ def clone_job(
     """
     receivers = Receivers.of(context.settings.webhook_hosts)
     with context.database.begin() as work:
-        job = tidying.clone_job(work, job_id, principal, idempotency_key, receivers, context.clock())
+        job = tidying.clone_job(
+            work,
+            job_id,
+            principal,
+            idempotency_key,
+            receivers,
+            context.settings.hub_samplers,
+            context.clock(),
+        )
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
     return _with_etag(job, response)
 

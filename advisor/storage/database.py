@@ -147,6 +147,7 @@ class Database:
         """
         if self.file is not None:
             self.file.hold()
+            self.file.tell_empty()
             _make_private(self.file.path)
             self.file.hold_itself()
         self._read_revision()
@@ -252,11 +253,11 @@ class Database:
                 if VERSION_TABLE not in inspect(connection).get_table_names():
                     return None
                 revision = next(iter(_read_versions(connection)), None)
-        except DBAPIError as error:
+        except (DBAPIError, UnicodeDecodeError) as error:
             if _is_damage(error):
                 where = "The database" if self.file is None else self.file.path
                 raise DatabaseRefused(
-                    f"{where} is damaged, or no database: {error.orig}.",
+                    f"{where} is damaged, or no database: {getattr(error, 'orig', error)}.",
                     "Keep a copy of it and go back to a backup: advisor admin restore FILE.",
                 ) from error
             if (told := _tell(error)) is error:
@@ -323,16 +324,20 @@ def _tell(error: BaseException) -> BaseException:
         return error
     if isinstance(error, DBAPIError) and is_disk_full(error):
         return DiskFull()
-    if isinstance(error, OperationalError | InterfaceError | InternalError):
-        return Unavailable("The database cannot be reached or is busy.")
     if _is_damage(error):
         return Unavailable("The database is damaged: `advisor admin check` says where.")
+    if isinstance(error, OperationalError | InterfaceError | InternalError):
+        return Unavailable("The database cannot be reached or is busy.")
     return error
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Whether SQLite found that its file is damaged, or none of its own: it has no narrower kind of error for that."""
-    return type(error) is DatabaseError
+    """Whether SQLite found that its file is damaged, or none of its own: it has no narrower kind of error for that.
+
+    Names that are no text are found by its driver.
+    """
+    is_no_text = isinstance(error, UnicodeDecodeError) or "Could not decode to UTF-8" in str(error)
+    return type(error) is DatabaseError or is_no_text
 
 
 def _make_private(file: Path) -> None:

@@ -128,15 +128,18 @@ def test_database_counts_as_up_only_once_others_can_reach_it() -> None:
 def test_server_may_listen_where_it_is_told_to() -> None:
     environment = COMPOSE["services"]["server"]["environment"]
     (pool,) = COMPOSE["networks"]["default"]["ipam"]["config"]
-    assert environment["ADVISOR_TRUSTED_PROXIES"] == json.dumps([pool["subnet"]])
+    assert environment["ADVISOR_PLAIN_NETWORKS"] == json.dumps([pool["subnet"]])
     subnet = re.fullmatch(r"\$\{ADVISOR_SUBNET:-(.+)\}", pool["subnet"])
     assert subnet is not None
-    proxies = [subnet[1]]
+    networks = [subnet[1]]
     # The default network of a cloud account must not be shadowed: AWS's is 172.31.0.0/16, Docker's own 172.17.0.0/16.
     assert ip_network(subnet[1]).is_private
     assert not ip_network(subnet[1]).overlaps(ip_network("172.16.0.0/12"))
     assert all(port.startswith("127.0.0.1:") for port in COMPOSE["services"]["server"]["ports"])
-    assert find_exposure(Settings(host="0.0.0.0", trusted_proxies=proxies)) == ""
+    assert "ADVISOR_TRUSTED_PROXIES" not in environment, (
+        "a script in an agent's container could speak for anybody"
+    )
+    assert find_exposure(Settings(host="0.0.0.0", plain_networks=networks)) == ""
 
 
 def test_image_of_the_server_is_no_roots_and_says_how_it_is() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -11,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
-from starlette.routing import Match
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from advisor.api.edge.headers import SAFE_HEADERS
@@ -114,6 +115,19 @@ def document_problems(app: FastAPI) -> None:
         return app.openapi_schema or {}
 
     app.openapi = build_with_problems  # type: ignore[method-assign]
+
+
+def serve_document(app: FastAPI) -> None:
+    """Answer with the OpenAPI document from a thread of its own: it takes seconds to make, and everything else waits
+    for what the event loop does itself."""
+    turn = threading.Lock()
+
+    def tell(_: Request) -> JSONResponse:
+        with turn:
+            return JSONResponse(app.openapi())
+
+    others = [route for route in app.router.routes if getattr(route, "path", "") != app.openapi_url]
+    app.router.routes[:] = [Route(app.openapi_url or "", tell, include_in_schema=False), *others]
 
 
 class NothingThere:

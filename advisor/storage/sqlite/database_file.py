@@ -82,6 +82,16 @@ class DatabaseFile:
             ) from None
         self._locks.append(file)
 
+    def tell_empty(self) -> None:
+        """Log it where there is a file without anything in it: what it may have held is lost."""
+        with suppress(OSError):
+            if not self.path.stat().st_size:
+                _log.warning(
+                    "%s holds nothing, so it becomes a new database with new tokens. If it held jobs before, stop this "
+                    "server and go back to a backup: advisor admin restore FILE.",
+                    self.path,
+                )
+
     def prove_there(self) -> None:
         """Raise DatabaseRefused unless there is a file."""
         if not self.path.exists():

@@ -89,6 +89,13 @@ def test_guesses_are_counted_by_whom_a_trusted_proxy_names(start: object) -> Non
     assert codes[-1] == 429
 
 
+def test_guesses_from_a_plain_network_are_counted_by_the_real_peer(start: object) -> None:
+    server: Served = start(plain_networks=("10.9.0.0/16",))  # type: ignore[operator]
+    forwarded = [f"10.0.{number}.1" for number in range(40)]
+    codes = {ask_through(server, "10.9.1.1", peer, "/api/v1/jobs", headers=WRONG) for peer in forwarded}
+    assert codes == {401, 429}
+
+
 def test_guesses_at_the_sign_in_page_are_counted_too(server: Served) -> None:
     data = {"token": "adv_admin_id_guess"}
     codes = [ask_through(server, "127.0.0.1", "10.0.0.1", "/login", data=data) for _ in range(40)]

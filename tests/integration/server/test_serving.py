@@ -67,6 +67,21 @@ def test_proxy_that_is_no_address_is_refused(tmp_path: Path, proxy: str) -> None
         Settings(data_dir=tmp_path, trusted_proxies=(proxy,))
 
 
+def test_the_document_is_made_beside_the_event_loop(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path))
+    threads: list[str] = []
+    make = app.openapi
+
+    def note() -> dict[str, object]:
+        threads.append(threading.current_thread().name)
+        return make()
+
+    app.openapi = note  # type: ignore[method-assign]
+    reply = TestClient(app, base_url="http://localhost").get("/api/v1/openapi.json")
+    assert reply.json()["info"]["title"] == "Fleet Advisor"
+    assert threads == ["AnyIO worker thread"]
+
+
 def test_room_is_made_for_connections_as_far_as_the_system_allows() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

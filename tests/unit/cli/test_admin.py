@@ -123,6 +123,18 @@ def test_file_that_is_no_database_any_more_is_refused_in_words(
     assert "advisor admin restore FILE" in told
 
 
+@pytest.mark.parametrize("name", [b"CREATE TABLE jobs", b"alembic_version", b"tablejobs"])
+def test_file_whose_names_are_no_text_is_refused_in_words(run: Run, path: Path, name: bytes) -> None:
+    path.write_bytes(path.read_bytes().replace(name, name[:-2] + b"\xff\xfe"))
+    refused = run("admin", "check")
+    assert refused.exit_code == 1
+    assert "is damaged, or no database" in refused.stderr.replace("\n", " ")
+    served = run("serve", "--port", "0")
+    assert served.exit_code == 1
+    assert "is damaged, or no database" in served.stderr.replace("\n", " ")
+    assert "Your page" not in served.stderr, "there is none"
+
+
 def test_check_and_prune_of_a_file_with_a_damaged_page_say_so(run: Run, path: Path) -> None:
     damage_table(path, "jobs")
     found = run("admin", "check", "--json")

@@ -3,7 +3,9 @@
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -636,6 +638,16 @@ def test_every_command_has_help_and_no_surprising_name() -> None:
         "report", "repeat", "slurm", "ray", "race", "study",
     }  # fmt: skip
     assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)
+
+
+@pytest.mark.parametrize(("host", "is_told"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_study_says_who_can_read_it(
+    server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch, host: str, is_told: bool
+) -> None:
+    page = SimpleNamespace(run_server=lambda *_, **__: None)
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", page)
+    told = run("study", "--host", host).stderr.replace("\n", " ")
+    assert ("reads every job: this page asks for no token" in told) is is_told
 
 
 def test_spec_survives_the_way_over_http(server: FakeServer, run: Run) -> None:

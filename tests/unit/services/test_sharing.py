@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.errors import Forbidden, JobIsFinal
+from advisor.errors import Forbidden, InvalidJob, JobIsFinal
 from advisor.protocol.asked.jobs import Budget, Job, JobState, Priority
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
@@ -70,8 +70,14 @@ def test_high_priority_comes_first_and_only_administrators_give_it(world: World)
     world.keep_up()
     assert find_running(world, *jobs_) == ["high"]
     with world.work() as work:
-        clone = tidying.clone_job(work, jobs_[2].id, ADA, None, Receivers.of(()), world.now)
+        clone = tidying.clone_job(work, jobs_[2].id, ADA, None, Receivers.of(()), "", world.now)
     assert clone.spec.priority is Priority.NORMAL
+
+
+def test_clone_brings_no_sampler_back_that_the_server_takes_no_longer(world: World) -> None:
+    job = world.submit(sampler="hub:auto_sampler")
+    with world.work() as work, pytest.raises(InvalidJob, match="has not allowed"):
+        tidying.clone_job(work, job.id, ADA, None, Receivers.of(()), "", world.now)
 
 
 def test_priority_that_is_changed_counts_from_the_next_session_on(world: World) -> None:

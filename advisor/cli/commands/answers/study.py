@@ -31,7 +31,11 @@ def study(
             Exit.USAGE, "advisor study needs the package optuna-dashboard.", "pip install optuna-dashboard"
         ) from None
     from advisor.client.optuna_storage import JobsStorage
+    from advisor.settings import is_loopback
 
+    screen = screen_of(context)
+    if not is_loopback(host):
+        screen.tell(f"Whoever reaches {host}, port {port}, reads every job: this page asks for no token.")
     with look_at(os.environ) as reader:
-        screen_of(context).tell(f"Every job as a study of Optuna: http://{host}:{port} (Ctrl-C ends it)")
+        screen.tell(f"Every job as a study of Optuna: http://{host}:{port} (Ctrl-C ends it)")
         run_server(JobsStorage(reader), host=host, port=port)

@@ -68,9 +68,8 @@ def serve(
         with interruptible(), hold_server(directory, url):
             prove_free(settings)
             # Programs that read the log take objects only.
-            if settings.log_format is LogFormat.TEXT:
-                _introduce(screen, settings, url)
-            run_server(settings)
+            is_read = settings.log_format is LogFormat.TEXT
+            run_server(settings, greet=lambda: _introduce(screen, settings, url) if is_read else None)
     except KeyboardInterrupt:
         return
     except DatabaseRefused as error:
