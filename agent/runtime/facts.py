@@ -15,6 +15,7 @@ from .backends import find_backend
 from .levers.buckets.bucket_plan import MIB, BucketPlan
 from .levers.lever import Training
 from .levers.reduction.reducer import has_own_hook
+from .levers.script_compilation import is_compiled_by_script
 from .link.environment import Environment
 from .observe.reduced import list_reduced
 from .observe.sharded import count_gradient_bytes as count_sharded_bytes
@@ -121,6 +122,8 @@ def _describe_ddp(replicas: List[Any]) -> Dict[str, bool]:
         "find_unused_parameters": bool(main.find_unused_parameters),
         "gradient_as_bucket_view": bool(main.gradient_as_bucket_view),
         "own_comm_hook": any(has_own_hook(ddp) for ddp in replicas),
+        "reduces_one_by_one": private_torch.PYTHON_REDUCER.find(main, False)
+        and not is_compiled_by_script(main),
     }
 
 

@@ -29,6 +29,7 @@ from .private_torch import GET_LOG
 from .races.parts import leave_exchange, leave_group, read_exposed_s
 from .rank_process import RankProcess
 from .script_loaders import ScriptLoaders
+from .steering.alone import AloneStrategy
 from .steering.choice import choose_steering, explain_no_steering
 from .steering.steering import Steering
 from .untraced import untraced
@@ -62,6 +63,8 @@ class Runtime:
         self._steering: Optional[Steering] = None
         self.at_work: Optional[Steering] = None
         """The steering where it works inside steps: `multiply_loss` and `may_clear` are asked only then."""
+        self._alone: Optional[AloneStrategy] = None
+        """What a rank has in force by itself, where the strategy as a whole is not."""
         self._rests = False
         """Nothing is left to be done at boundaries."""
         self._may_capture = True
@@ -212,6 +215,9 @@ class Runtime:
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer(optimizer)
         is_new = self.watch.note_optimizer_step(optimizer)
+        if self._alone is not None and self.watch.leader_stepped:
+            self.watch.leader_stepped = False
+            self._alone.end_step()
         if is_new and self.watch.never_settles and self.environment.strategy is None:
             self._tell_trouble("made_anew", steps=self.watch.optimizer_steps)
 
@@ -284,10 +290,13 @@ class Runtime:
         if not self._active or already:
             return
         self._leave()
+        trouble, strategy = describe_trouble(code, **facts), self.environment.strategy
+        if strategy is not None and self.process.phase != beat.ENDED:
+            alone = AloneStrategy(strategy["changes"], self.environment.rank == 0)
+            self._alone = None if alone.is_empty else alone
         if self.environment.rank != 0:
             return
-        trouble = describe_trouble(code, **facts)
-        if self.environment.strategy is not None:
+        if strategy is not None:
             say(f"The strategy is not in force. {trouble['sentence']}")
         if self.environment.control is not None:
             try:

@@ -218,6 +218,8 @@ class DdpFacts(Message):
     """DDP's gradient_as_bucket_view argument."""
     own_comm_hook: bool = False
     """The script registered a communication hook of its own."""
+    reduces_one_by_one: bool = False
+    """torch's python_reducer mode is set, and the model not compiled: DDP waits for each parameter's sum by itself."""
 
 
 class HostRead(Message):

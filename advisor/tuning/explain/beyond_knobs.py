@@ -31,6 +31,7 @@ def list_beyond_knobs(
     `host_cores` is how many processors a rank and its workers kept busy; None where that is not known.
     """
     return [
+        *_describe_reducer(job.facts),
         *_describe_phases(diagnosis, after, _advise_on_reading(job.facts, chosen, host_cores)),
         *_describe_reads(job.facts),
         *_describe_tables(job),
@@ -120,6 +121,16 @@ def _advise_on_reading(facts: WorkloadFacts | None, chosen: Trial | None, host_c
         "give the DataLoader more workers, prepare batches on the GPU (NVIDIA DALI, which reads ahead and spares the "
         f"processors{busy}), or read from faster storage"
     )
+
+
+def _describe_reducer(facts: WorkloadFacts | None) -> list[str]:
+    """Say that the script asks for a mode of DDP that is made for compiled models, and trains one that is not."""
+    if facts is None or not facts.ddp.reduces_one_by_one:
+        return []
+    return [
+        "torch._dynamo.config.optimize_ddp is 'python_reducer', and the model is not compiled: DDP then sums each "
+        "parameter's gradient by itself and waits for it. Take that setting out, and buckets and overlap come back."
+    ]
 
 
 def _describe_reads(facts: WorkloadFacts | None) -> list[str]:

@@ -40,6 +40,13 @@ _REMEDY = {
     Outcome.HUNG: "If a step may take that long, raise hang_timeout_s.",
 }
 _BY_HAND = "Run its command by hand to see the same, and mend it first."
+_MISMATCH = "collective mismatch"
+"""What gloo asks about in its own error."""
+_UNPAIRED = (
+    "Some rank makes a collective that another one does not make: look for a model, a branch or a batch that only some "
+    "ranks train. By hand it need not fail as soon: exchanges of equal size pair up wrongly in silence, and the sizes "
+    "differ where buckets or formats were varied."
+)
 
 
 class Why(StrEnum):
@@ -101,8 +108,18 @@ def say_failure(record: Record, failure: ScriptFailure) -> str:
     remedy = _REMEDY.get(last.session.outcome or Outcome.CRASHED, "")
     remedy = "" if remedy and remedy.split()[-1].rstrip(".") in reason else remedy
     restarts = "" if last.session.outcome is Outcome.HUNG else _say_restarts(record)
-    parts = [f"The script itself {how}{step}, {what} ({launches}).", reason, remedy, restarts, _BY_HAND]
+    parts = [
+        f"The script itself {how}{step}, {what} ({launches}).",
+        reason,
+        remedy,
+        restarts,
+        _conclude(reason),
+    ]
     return " ".join(filter(None, parts))
+
+
+def _conclude(reason: str) -> str:
+    return _UNPAIRED if _MISMATCH in reason else _BY_HAND
 
 
 def _say_restarts(record: Record) -> str:
@@ -126,7 +143,7 @@ def _say_unclear(record: Record) -> str:
     last = found[-1]
     return (
         f"A launch broke off after {last.steps} steps, further than any other got, and no time was left to see "
-        f"whether the script does so by itself. {last.session.reason} {_BY_HAND}"
+        f"whether the script does so by itself. {last.session.reason} {_conclude(last.session.reason)}"
     )
 
 

@@ -123,6 +123,19 @@ def test_exact_strategy_is_in_force_and_the_training_is_the_same_bit_for_bit(tmp
             assert both[0] == both[1], what
 
 
+def test_what_needs_no_model_is_in_force_where_gradients_are_averaged_by_hand(tmp_path: Path) -> None:
+    changes = {"num_threads": 1, "num_iteration_per_drop_scope": 20, "fuse_grad_size_in_MB": 1}
+    plan = make_plan(None, settings(changes)[1::2], ())
+    words = ["no_ddp.py", "--in-a-group", "--by-hand", "--long"]
+    told = launch(tmp_path, words, variables=plan.build_environment({}, None, None)).log
+    assert told.count("The strategy is not in force. The script has made 50 optimizer steps without") == 1
+    assert (
+        "num_threads is in force all the same, on each rank by itself: torch.get_num_threads() is 1." in told
+    )
+    assert "num_iteration_per_drop_scope is in force all the same" in told
+    assert "fuse_grad_size_in_MB is" not in told
+
+
 def test_a_parameter_that_is_unused_later_is_told_and_no_bit_of_the_training_is_another(
     tmp_path: Path,
 ) -> None:

@@ -253,3 +253,17 @@ def test_a_reducer_that_cannot_look_for_unused_parameters_again_cannot_be_exchan
     assert "find_unused_parameters=True wait for its backward" in refusals["fuse_grad_size_in_MB"]
     with pytest.raises(RelaunchNeeded, match="no moment at which its reducer could be exchanged"):
         lever.switch({"sync_nccl_allreduce": True}, training)
+
+
+def test_the_mode_of_compiled_models_is_named_where_nothing_is_compiled(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = pytest.importorskip("torch._dynamo.config")
+    monkeypatch.setattr(config, "optimize_ddp", "python_reducer")
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+    training = Training([ddp], [])
+    refusal = GradientReduction(0, 1, 1, CPU).list_refusals(training)["fuse_grad_size_in_MB"]
+    assert "the model is not compiled" in refusal
+    ddp.module.compile(backend="eager")
+    refusal = GradientReduction(0, 1, 1, CPU).list_refusals(training)["fuse_grad_size_in_MB"]
+    assert "python_reducer mode keeps no bucket plan" in refusal

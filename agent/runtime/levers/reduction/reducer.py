@@ -19,6 +19,7 @@ from ...observe.reduced import Reduced, explain_delay, find_reduced
 from ...private_torch import BUCKET_CONFIG, FORGET_PASS, HAS_REBUILT
 from ..buckets.bucket_plan import BATCHED, BucketPlan
 from ..lever import RelaunchNeeded
+from ..script_compilation import is_compiled_by_script
 from .reduction_hook import reduce_bucket
 
 SAMPLED_ITERATIONS = 11
@@ -29,10 +30,19 @@ NO_ROOM = (
 HELPER_ARGUMENTS = ["parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph"]
 
 
+COMPILED_REDUCER = (
+    "torch.compile's python_reducer mode keeps no bucket plan that could be changed in a live process."
+)
+EAGER_REDUCER = (
+    "torch._dynamo.config.optimize_ddp is 'python_reducer', and the model is not compiled: DDP then reduces each "
+    "parameter by itself and waits for it. Take that setting out, and its buckets and their overlap come back."
+)
+
+
 def explain_no_rebuild(ddp: Any) -> Optional[str]:
     """Why this model's reducer cannot be rebuilt in a live process, or None when it can."""
     if private_torch.PYTHON_REDUCER.find(ddp, False):
-        return "torch.compile's python_reducer mode keeps no bucket plan that could be changed in a live process."
+        return COMPILED_REDUCER if is_compiled_by_script(ddp) else EAGER_REDUCER
     if getattr(ddp, "mixed_precision", None) is not None:
         return "DistributedDataParallel(mixed_precision=…) keeps state in its reducer that cannot be carried over."
     if delay := explain_delay(ddp):

@@ -1,5 +1,5 @@
-"""Trains without DistributedDataParallel, with --in-a-group in a process group, with --by-hand averaging over it; a
-forked child ends before."""
+"""Trains without DistributedDataParallel, with --in-a-group in a process group, with --by-hand averaging over it, with
+--long for 90 steps; a forked child ends before."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ if "--in-a-group" in sys.argv:
     torch.distributed.init_process_group("gloo")
 net = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for _ in range(5):
+for _ in range(90 if "--long" in sys.argv else 5):
     optimizer.zero_grad()
     net(torch.randn(2, 4)).sum().backward()
     for parameter in net.parameters() if "--by-hand" in sys.argv else ():

@@ -8,7 +8,7 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
-from advisor.protocol.training.workload import HostRead
+from advisor.protocol.training.workload import DdpFacts, HostRead
 from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
 from tests.unit.tuning.simulated_cluster import START, make_job
 
@@ -44,6 +44,11 @@ def test_a_line_that_reads_the_loss_in_every_step_is_named_with_its_wait_and_the
     assert "the host waits 3.1 ms of each 40.0 ms step there" in told
     assert "Read it every 30 steps" in told
     assert "train.py:60" not in told, "a log line now and then costs nothing worth a line"
+
+
+def test_a_mode_for_compiled_models_that_slows_an_eager_one_is_told() -> None:
+    assert "Take that setting out" in say(ddp=DdpFacts(reduces_one_by_one=True))
+    assert "python_reducer" not in say()
 
 
 @pytest.mark.parametrize(("counts", "is_told"), [((12, 12), False), ((12, 10, 12), True), ((), False)])

@@ -55,6 +55,15 @@ def test_a_script_that_breaks_off_in_the_probe_fails_the_job_with_the_place(outc
     assert "train.py:12" in answer.because
 
 
+def test_collectives_that_do_not_pair_up_need_not_fail_by_hand() -> None:
+    why = "The script crashed after 9 steps: RuntimeError: Is there a distributed collective mismatch? (rank 1)."
+    answer = simulate(script_fault=lambda _: (9, Outcome.CRASHED, why)).run()
+
+    assert isinstance(answer, Fail)
+    assert "Some rank makes a collective that another one does not make" in answer.because
+    assert "to see the same" not in answer.because
+
+
 def test_a_rank_that_is_killed_at_one_step_in_every_launch_is_the_scripts() -> None:
     sim = simulate(script_fault=breaks_off(150, Outcome.LOST))
     answer = sim.run()
