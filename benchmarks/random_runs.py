@@ -23,8 +23,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,41 +198,57 @@ def main() -> None:
     parser.add_argument(
         "--log", type=Path, help="a line of JSON for each seed; seeds in it are not run again"
     )
+    parser.add_argument("--again", action="store_true", help="run the log's faults again; later lines count")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
     parser.add_argument("--keep", type=Path, help="where to leave the scripts and logs of faults")
     parser.add_argument("--seconds", type=float, default=math.inf, help="most seconds for all")
     parser.add_argument("--show", action="store_true", help="print the script, the settings and both logs")
     parser.add_argument("--output", type=Path, help="add the command and its output to this page")
     arguments = parser.parse_args()
-    lines: list[dict[str, Any]] = []
+    found: dict[int, dict[str, Any]] = {}
     if arguments.log and arguments.log.exists():
-        lines = [json.loads(line) for line in arguments.log.read_text().splitlines()]
-    done = {line["seed"] for line in lines}
+        read = map(json.loads, arguments.log.read_text().splitlines())
+        found = {line["seed"]: line for line in read}
     first, _, end = arguments.seeds.partition(":")
-    runner, start_s = Runner(arguments.real), time.monotonic()
-    for seed in range(int(first), int(end) if end else int(first) + 1):
-        if time.monotonic() - start_s > arguments.seconds:
-            break
-        if seed in done:
-            continue
-        outcome = runner.run(seed)
-        lines.append(describe(outcome))
-        if outcome.fault:
-            print(summarise(lines[-1:]).splitlines()[0], flush=True)
-        if arguments.log:
-            with arguments.log.open("a") as log:
-                log.write(json.dumps(lines[-1]) + "\n")
-        if arguments.show:
-            print(outcome.case.script, outcome.case.settings, outcome.bare.log, sep="\n")
-            print("-" * 40, outcome.under.log if outcome.under else "", sep="\n")
-        if outcome.fault and arguments.keep:
-            _keep(outcome, arguments.keep / str(seed))
-    runner.close()
-    told = summarise(lines)
+    asked = range(int(first), int(end) if end else int(first) + 1)
+    seeds = iter([s for s in asked if s not in found or (arguments.again and found[s]["fault"])])
+    deadline, lock = time.monotonic() + arguments.seconds, threading.Lock()
+
+    def work() -> None:
+        runner = Runner(arguments.real)
+        while time.monotonic() < deadline:
+            with lock:
+                seed = next(seeds, None)
+            if seed is None:
+                break
+            outcome = runner.run(seed)
+            with lock:
+                found[seed] = describe(outcome)
+                _tell(outcome, found[seed], arguments)
+        runner.close()
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for job in [pool.submit(work) for _ in range(arguments.jobs)]:
+            job.result()
+    told = summarise(list(found.values()))
     print(told)
     if arguments.output:
         with arguments.output.open("a") as page:
             page.write(f"\n```\npython {' '.join(sys.argv)}\n\n{told}\n```\n")
-    sys.exit(1 if any(line["fault"] for line in lines) else 0)
+    sys.exit(1 if any(line["fault"] for line in found.values()) else 0)
+
+
+def _tell(outcome: Outcome, line: dict[str, Any], arguments: argparse.Namespace) -> None:
+    if outcome.fault:
+        print(summarise([line]).splitlines()[0], flush=True)
+    if arguments.log:
+        with arguments.log.open("a") as log:
+            log.write(json.dumps(line) + "\n")
+    if arguments.show:
+        print(outcome.case.script, outcome.case.settings, outcome.bare.log, sep="\n")
+        print("-" * 40, outcome.under.log if outcome.under else "", sep="\n")
+    if outcome.fault and arguments.keep:
+        _keep(outcome, arguments.keep / str(line["seed"]))
 
 
 def _keep(outcome: Outcome, folder: Path) -> None:
