@@ -20,6 +20,7 @@ PROGRAMS = ("advisor", "advisor-agent")
 _FENCE = re.compile(r"^( *)(```+)(\w*)[^\n]*\n(.*?)^\1\2 *$", re.M | re.S)
 _CODE = re.compile(r"(`+)(.+?)\1", re.S)
 _HTML_CODE = re.compile(r"<code\b[^>]*>(.*?)</code>", re.S)
+_SNIPPET = re.compile(r"snippet\(\"[\w-]+\", (\".*?)(?:, is_file=true)?\) *\}\}")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.+?)#* *$", re.M)
 _SHELLS = {"", "sh", "bash", "console"}
@@ -103,6 +104,16 @@ def list_template_mentions(template: str, page: str) -> Iterator[Command]:
     for code in _HTML_CODE.findall(template):
         text = re.sub(r"\{%.*?%\}|<[^>]*>", "", re.sub(r"\{\{.*?\}\}", "…", code))
         yield from list_mentions(f"`{html.unescape(text)}`", page)
+
+
+def list_template_commands(template: str, page: str) -> Iterator[Command]:
+    """The commands of ours that a page of the dashboard offers to copy."""
+    for offered in _SNIPPET.findall(template):
+        line = re.sub(
+            r"\"([^\"]*)\"|([^\s~\"]+)", lambda part: part[1] if part[2] is None else "known-later", offered
+        )
+        if command := _read(line.replace(" ~ ", ""), page):
+            yield command
 
 
 def _read(line: str, page: str) -> Command | None:

@@ -22,6 +22,7 @@ from tests.architecture.documents import (
     list_links,
     list_mentions,
     list_strings,
+    list_template_commands,
     list_template_mentions,
     load_tool,
     name_of,
@@ -35,11 +36,12 @@ list_parsers = cache(reference_pages.list_commands)
 
 @cache
 def find_commands() -> list[Command]:
-    """In documents."""
+    """In documents, and where a page of the dashboard offers one to copy."""
+    readers = [(path, list_commands) for path in PAGES] + [
+        (path, list_template_commands) for path in TEMPLATES
+    ]
     return [
-        command
-        for page in PAGES
-        for command in list_commands(page.read_text(encoding="utf-8"), name_of(page))
+        command for path, read in readers for command in read(path.read_text(encoding="utf-8"), name_of(path))
     ]
 
 
@@ -93,6 +95,7 @@ def test_documents_hold_commands_to_check() -> None:
         "docs/install.md",
     } <= pages
     assert {command.program for command in find_commands()} == {"advisor", "advisor-agent"}
+    assert {"web/templates/jobs.html", "web/templates/export.html"} <= pages
     pages = {mention.page for mention in find_mentions()}
     assert {"advisor/errors.py", "advisor/cli/connection.py"} <= pages
     assert any(page.startswith("web/") for page in pages)
@@ -100,6 +103,14 @@ def test_documents_hold_commands_to_check() -> None:
 
 def test_command_of_a_document_is_one_that_its_parser_takes() -> None:
     assert not {str(command): fault for command in find_commands() if (fault := find_fault(command))}
+
+
+def test_what_is_installed_is_the_source_because_no_index_has_the_package() -> None:
+    files = [*PAGES, *(ROOT / "docs" / "cluster").rglob("*.y*ml")]
+    by_name = re.compile(r"(?:install|--from) '?(fleet-advisor\S*)")
+    assert not {
+        name_of(path): named for path in files if (named := by_name.findall(path.read_text(encoding="utf-8")))
+    }
 
 
 def test_command_that_a_sentence_names_exists_with_its_options() -> None:
@@ -129,6 +140,7 @@ def find_unknown(mention: Command) -> set[str]:
         ("token create --role nobody", "nobody"),
         ("run --strategies x.json -- torchrun train.py", "--strategies"),
         ("export", "missing"),
+        ("submit --nodes 2 -- torchrun train.py", "torchrun is no file of a job"),
     ],
 )
 def test_command_that_is_none_is_found(words: str, fault: str) -> None:
@@ -164,6 +176,8 @@ def find_fault(command: Command) -> str:
         return getattr(error, "message", "") or str(error)
     if left and not parser.allow_extra_args:
         return f"{left[0]} is too much"
+    if parser.name == "submit" and not Path(str(values.get("path", "job.yaml"))).suffix:
+        return f"{values['path']} is no file of a job"
     for param in parser.params:
         value = values.get(param.name)
         # An omitted value comes as the parser's own mark, and nothing is asked of what the document leaves out.

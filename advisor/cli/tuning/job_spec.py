@@ -59,7 +59,10 @@ def spec_from_file(path: Path, command: Sequence[str], options: JobOptions = _NO
         body = yaml.safe_load(text)
     except (OSError, yaml.YAMLError) as error:
         raise CommandFailed(
-            Exit.INVALID_SPEC, f"{path} cannot be read: {error}", "Give a YAML file with a job's fields."
+            Exit.INVALID_SPEC,
+            f"{path} cannot be read: {error}",
+            "Give a YAML file with a job's fields; a "
+            "command is measured by `advisor tune -- COMMAND`, without a file.",
         ) from error
     if not isinstance(body, dict):
         raise CommandFailed(

@@ -127,8 +127,11 @@ def settle_nodes(
         state = here.state or data_dir_of(environment)
     state = state.expanduser().absolute()
     join_file = (here.join_file or state / "join.json").expanduser().absolute()
-    kept = {"--state": state, "--output": output}
-    again = [word for flag, path in kept.items() if path for word in (flag, str(path))]
+    # What was said by hand has to be said again; each node has a number of its own.
+    by_hand = {"--node-rank": "N", "--nodes": place.count, "--head": place.head}
+    said = {flag: value for flag, value in by_hand.items() if flag in place.sources.values()}
+    kept = {**said, "--state": state, "--output": output}
+    again = [word for flag, value in kept.items() if value for word in (flag, str(value))]
     return Nodes(
         place, state, join_file, here.when_missing, here.patience, f"{here.started_by} {shlex.join(again)}"
     )

@@ -19,6 +19,7 @@ from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.asked.jobs import Continuation, JobSpec, JobState, Priority
 from advisor.protocol.gains import say_smallest_gain, spell_gain
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import Workload
 from advisor.protocol.views import EventFacts, EventKind, LogChunk
 
@@ -187,10 +188,25 @@ def test_export_of_one_format_goes_to_stdout_or_where_it_is_wanted(
     server: FakeServer, run: Run, tmp_path: Path
 ) -> None:
     server.add_job("aaa1", JobState.FINISHED)
+    server.advice = a_change()
     assert run("export", "aaa1", "--format", "json").stdout == "{}\n"
     assert run("export", "aaa1", "-f", "json", "-o", "mine.json").stdout == "mine.json\n"
     assert run("export", "aaa1", "-f", "json", "-o", "there").stdout == "there/strategy-json\n"
     assert (tmp_path / "mine.json").read_text() == (tmp_path / "there" / "strategy-json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("name", ["paddle-transpiler", "nccl"])
+def test_a_file_that_would_carry_no_change_is_not_written(
+    server: FakeServer, run: Run, tmp_path: Path, name: str
+) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    server.advice = a_change().model_copy(update={"changes": Changes({"num_threads": 2})})
+    told = run("export", "aaa1", "--format", name, "--output", "there.txt")
+    assert told.exit_code == Exit.INVALID_SPEC
+    assert "would carry 0 of 1 changes (num_threads)" in told.stderr
+    assert "`advisor export aaa1` writes the files that carry some" in words_of(told.stderr)
+    assert not (tmp_path / "there.txt").exists()
+    assert "!" in run("export", "aaa1", "--format", name, "--diff").stdout
 
 
 def test_predict_asks_for_the_cluster_and_says_how_sure_it_is(server: FakeServer, run: Run) -> None:

@@ -1,6 +1,7 @@
 """`advisor advice` and `advisor export`: the answer of a job, and the files a framework loads."""
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -80,6 +81,7 @@ def export(
         if format_name == BUNDLE:
             written = write_bundle(client.advice(found.id), found, output or default_directory(found))
         else:
+            _refuse_useless(client.advice(found.id), found, format_name, target)
             exported = client.export_strategy(found.id, format_name, target)
             if output is None and not as_json and not exported.name.endswith(".pyz"):
                 screen.print_text(exported.content.decode())
@@ -123,6 +125,22 @@ def _describe_difference(answer: Advice, job: Job, format_name: str, target: str
     except ExportError as error:
         raise CommandFailed(Exit.INVALID_SPEC, str(error)) from error
     return describe_difference(answer, file)
+
+
+def _refuse_useless(answer: Advice, job: Job, format_name: str, target: str | None) -> None:
+    """Raise CommandFailed where the format can hold settings, and can hold none of those that are advised."""
+    if format_name not in FORMATS or not FORMATS[format_name].knobs or not answer.changes:
+        return
+    with suppress(ExportError):  # The server says it of its own formats.
+        file = make_export(answer, job, format_name, target)
+        if not answer.changes.keys() & file.provenance.keys():
+            raise CommandFailed(
+                Exit.INVALID_SPEC,
+                f"{file.filename} would carry 0 of {len(answer.changes)} changes ({', '.join(answer.changes)}): it was "
+                "not written.",
+                f"`advisor export {job.id} --format {format_name} --diff` says of each change why; "
+                f"`advisor export {job.id}` writes the files that carry some.",
+            )
 
 
 def _write_one(exported: ExportedFile, output: Path | None) -> Path:
