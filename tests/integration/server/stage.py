@@ -58,7 +58,7 @@ class Stage:
         }
         beat = {"state": "running", "rendezvous": "h:1", "steps": 3, "telemetry": {"samples": [TELEMETRY]}}
         self.documents: dict[str, tuple[str, str, str, Any]] = {
-            "POST /jobs": ("POST", "/jobs", server.admin, make_spec().model_dump(mode="json")),
+            "POST /jobs": ("POST", "/jobs", server.admin, _describe_job()),
             "POST /jobs/{job_id}:extend": (
                 "POST", f"/jobs/{self.job.id}:extend", server.admin, {"more_seconds": 60.0, "more_trials": 1}
             ),
@@ -127,3 +127,10 @@ class Stage:
         job = f"/jobs/{self.job.id}"
         for path in ("/jobs", job, f"{job}/trials/0", f"{job}/log", "/agents", "/tokens"):
             assert pages.get(path).status_code == 200, path
+
+
+def _describe_job() -> dict[str, Any]:
+    """A job with what is calculated before it is stored: samples by an expression, and a range of its own."""
+    job: dict[str, Any] = make_spec().model_dump(mode="json")
+    workload = {**job["workload"], "own": ["micro=1..64:log"], "samples_per_step": "2 * micro"}
+    return {**job, "workload": workload}
