@@ -102,5 +102,7 @@ Registrant: Any = Annotated[Principal, Depends(Allow(*AGENTS, even_spent=True))]
 """An agent that registers: its enrolment token may have ended since it first did."""
 
 
-Limit = Annotated[int, Query(ge=1, le=1000)]
+Limit = Annotated[
+    int, Query(ge=1, le=1000, description="Most items on a page, which ends earlier where they are large.")
+]
 Cursor = Annotated[str | None, Query(max_length=600, description="`next_cursor` of the page before.")]

@@ -166,9 +166,14 @@ def _find_jobs(client: "Reader", reference: str) -> tuple[Job, ...]:
 def unfinished_jobs(client: "Reader") -> list[Job]:
     """Return the jobs of a server that have not ended, newest first."""
     wanted = JobQuery(state=tuple(state for state in JobState if not state.is_final), limit=_PAGE)
+    return list_jobs(client, wanted)
+
+
+def list_jobs(client: "Reader", wanted: JobQuery, most: int | None = None) -> list[Job]:
+    """Return the jobs that `wanted` names, page by page: all of them, or at most so many."""
     page = client.list_jobs(wanted)
     jobs = list(page.items)
-    while page.next_cursor is not None:
+    while page.next_cursor is not None and (most is None or len(jobs) < most):
         page = client.list_jobs(wanted.model_copy(update={"cursor": page.next_cursor}))
         jobs += page.items
-    return jobs
+    return jobs[:most]

@@ -276,6 +276,6 @@ class JobQuery(Spec):
     archived: bool = False
     """Archived jobs as well."""
     limit: int = Field(default=50, ge=1, le=1000)
-    """Most jobs on a page."""
+    """Most jobs on a page, which ends earlier where its jobs are large."""
     cursor: str | None = Field(default=None, max_length=100)
     """`next_cursor` of the page before."""

@@ -45,6 +45,8 @@ class FakeServer:
     def __init__(self) -> None:
         self.url = ""
         self.jobs: dict[str, Job] = {}
+        self.page_of = 1000
+        """Jobs after which a page ends: a server ends it where they are large."""
         self.lives: dict[str, list[JobState]] = {}
         self.events: dict[str, list[JobEvent]] = {}
         self.logs: dict[str, list[LogChunk]] = {}
@@ -149,8 +151,8 @@ class FakeServer:
         newest_first = sorted(self.jobs.values(), key=lambda job: job.created_at, reverse=True)
         found = [job for job in newest_first if _fits(job, wanted)]
         first = int(wanted.cursor or 0)
-        following = str(first + wanted.limit) if len(found) > first + wanted.limit else None
-        return JobPage(items=tuple(found[first : first + wanted.limit]), next_cursor=following)
+        end = first + min(wanted.limit, self.page_of)
+        return JobPage(items=tuple(found[first:end]), next_cursor=str(end) if len(found) > end else None)
 
     def _answer_about(self, job_id: str, what: str, after: int) -> tuple[int, Any]:
         if what == "":

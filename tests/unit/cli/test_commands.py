@@ -46,6 +46,15 @@ def test_jobs_lists_names_and_states(server: FakeServer, run: Run) -> None:
     assert all(cell_len(line) <= 80 for line in shown.splitlines())
 
 
+def test_jobs_are_as_many_as_were_asked_for_wherever_pages_end(server: FakeServer, run: Run) -> None:
+    for number in range(5):
+        server.add_job(f"job{number}", JobState.FINISHED)
+    server.page_of = 2
+    for limit, listed in ((4, 4), (20, 5)):
+        told = json.loads(run("jobs", "--json", "--limit", str(limit)).stdout)
+        assert len({job["id"] for job in told["items"]}) == listed
+
+
 def test_jobs_in_a_pipe_are_tab_separated_values_and_gains_are_figures(server: FakeServer, run: Run) -> None:
     server.add_job("aaa1", JobState.FINISHED, "a\tname\nof two lines")
     server.add_job("bbb2", JobState.RUNNING)

@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from advisor.cli import connection
 from advisor.cli.connection import connect, look_at, look_up, resolve_job
 from advisor.cli.exits import exit_of_state
 from advisor.cli.moments import read_moment
@@ -107,7 +108,7 @@ def list_jobs(
         limit=limit,
     )
     with look_at(os.environ) as client:
-        jobs = client.list_jobs(wanted).items
+        jobs = connection.list_jobs(client, wanted, limit)
         gains = {job.id: _read_gain(client, job) for job in jobs}
     if as_json:
         told = [
