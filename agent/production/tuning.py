@@ -99,8 +99,8 @@ class Start:
 class _Line:
     """Hands what the ranks say to the planner's thread, and its orders back."""
 
-    def __init__(self, training: Training, silence_s: float) -> None:
-        self._training, self._silence_s = training, silence_s
+    def __init__(self, training: Training, seconds: float) -> None:
+        self._training, self._seconds = training, seconds
         self.said: queue.Queue[Hello | Mapping[str, BlockResult] | _Gone] = queue.Queue()
         self.orders: queue.Queue[NextReply] = queue.Queue()
 
@@ -128,7 +128,9 @@ class _Line:
 
     def hear(self) -> Hello | Mapping[str, BlockResult]:
         """What the ranks say next; raises _Gone when they say nothing any more."""
-        silent_at_s = time.monotonic() + self._silence_s
+        silent_at_s = time.monotonic() + self._seconds
+        # A command that may wait for this process is given no longer: it would not end before.
+        silent_at_s += 0.0 if self._training.is_our_parent else _LONGEST_START_S
         while True:
             try:
                 said = self.said.get(timeout=1.0)
@@ -259,7 +261,7 @@ def tune(
     folder: Path, limits: Limits, output: Path, command: Sequence[str], start: Start, training: Training
 ) -> None:
     """Serve one training that tunes itself; write the strategy it goes on with to `output`."""
-    line = _Line(training, limits.seconds + _LONGEST_START_S)
+    line = _Line(training, limits.seconds)
     control = ControlSocket(line, folder, is_ours=lambda _: True)
     training.say_ready()
     try:
