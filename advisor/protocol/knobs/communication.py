@@ -282,7 +282,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         meaning="Send rank 0's buffers to all ranks before every forward. Off is offered where no buffer changes while "
         "the model trains: batch norm's running statistics do.",
         realised="DDP's broadcast_buffers (forward_sync_buffers), set in place. That no bit of a buffer changes is "
-        "asked over the first steps, and over those without the broadcast.",
+        "asked over the first steps and over those without the broadcast, and ever more rarely in a real training.",
         unavailable_because=_broadcast_unavailable, rule=_broadcast_rule,
     ),
     Knob(

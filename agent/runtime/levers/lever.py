@@ -184,6 +184,11 @@ class Lever(ABC):
     def begin_timing(self) -> None:
         """The timed steps start: counters used as evidence start again."""
 
+    def list_faults(self) -> Dict[str, str]:
+        """Knobs in force of which what was proved holds no longer, each with its sentence: asked now and then in a real
+        training, of every rank at one place."""
+        return {}
+
     @abstractmethod
     def prove(self) -> Evidence:
         """Whether the last `switch` was consumed by the steps timed since."""

@@ -337,6 +337,10 @@ class Levers:
         """Whether any lever has something to do at step boundaries."""
         return bool(self._on)
 
+    def list_faults(self) -> Dict[str, str]:
+        """Of all levers."""
+        return {knob: why for lever in self._all for knob, why in lever.list_faults().items()}
+
     def begin_timing(self) -> None:
         for lever in self._all:
             lever.begin_timing()

@@ -72,6 +72,8 @@ class Production(Steering):
         self._interruptions = 0
         self._agreement: Optional[Agreement] = None
         """While a strategy is in force that was proved."""
+        self._wanted: Dict[str, Any] = {}
+        """What was proved and is in force."""
         settings = strategy.get("watch")
         self._watch = Watch(settings, parts.world_size, say) if settings and parts.rank == 0 else None
 
@@ -104,7 +106,8 @@ class Production(Steering):
         if self._agreement is None or not self._agreement.is_due():
             return False
         try:
-            self._drifted(self._agreement)
+            if not self._drifted(self._agreement):
+                self._take_back_faults()
         except PeerLost:
             self._agreement = None  # a rank has ended, or waits elsewhere: what is in force stays
         return True
@@ -125,6 +128,16 @@ class Production(Steering):
             )
             self._write_report({"in_force": {}, "missing": dict.fromkeys(self._strategy["changes"], apart)})
         return True
+
+    def _take_back_faults(self) -> None:
+        """Collective. Of what is in force, what on some rank no longer does what was proved."""
+        faults = self._merge(self._levers.list_faults(), "what no longer holds")
+        if not faults:
+            return
+        self._wanted = {knob: value for knob, value in self._wanted.items() if knob not in faults}
+        self._switch(self._wanted)
+        for knob, why in faults.items() if self._parts.rank == 0 else ():
+            say(f"NOT in force any more: {knob}. {why} It was taken back.")
 
     def make_way(self, ddp: Any) -> bool:
         made = super().make_way(ddp)
@@ -209,6 +222,7 @@ class Production(Steering):
             # What does not do what it is for may still do something else.
             self._switch({knob: value for knob, value in wanted.items() if knob in proved})
         levers.reduction.drop_spares()
+        self._wanted = {knob: value for knob, value in wanted.items() if knob in proved}
         self._agreement = agreement if proved else None
         if views is not None:
             unproved = evidence["not_consumed"]

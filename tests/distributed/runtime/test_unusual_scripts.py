@@ -116,11 +116,19 @@ def test_a_broadcast_of_constant_buffers_is_timed_and_left_out(tmp_path: Path) -
     assert "1 buffers (8 MiB) were not sent" in silent["consumed"]["broadcast_buffers"]
 
 
-def test_buffers_that_change_later_are_rank_0s_again_on_every_rank(tmp_path: Path) -> None:
-    changes = {"broadcast_buffers": False}
-    session = train(tmp_path, "table_that_changes", 60, changes)
-    steered = read(tmp_path, "table_that_changes")
-    assert "Some buffers change while the model trains" in session.log
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("table_that_changes", "  NOT in force: broadcast_buffers. Some buffers change"),
+        ("table_that_changes_late", "NOT in force any more: broadcast_buffers. Some buffers change"),
+    ],
+)
+def test_buffers_that_change_later_are_rank_0s_again_on_every_rank(
+    name: str, sentence: str, tmp_path: Path
+) -> None:
+    session = train(tmp_path, name, 120, {"broadcast_buffers": False})
+    steered = read(tmp_path, name)
+    assert sentence in session.log
     assert steered[0]["table"] == steered[1]["table"]
 
 

@@ -17,7 +17,7 @@ class BufferBroadcast(Lever):
     """Rank 0's buffers go to all ranks before each forward. Where none changes, they are what the ranks have.
 
     Whether they do is asked of all their bits: over the first steps of the script, and again over the steps without a
-    broadcast, after which going back restores rank 0's on every rank.
+    broadcast, in a real training ever more rarely for as long as it lasts: going back restores rank 0's on every rank.
     """
 
     knobs = (KNOB,)
@@ -84,6 +84,9 @@ class BufferBroadcast(Lever):
         self._before = self._before or _digest(self._silent)
         for ddp in self._silent:
             ddp.broadcast_buffers = False
+
+    def list_faults(self) -> Dict[str, str]:
+        return {} if not self._silent or self._before == _digest(self._silent) else {KNOB: CHANGE}
 
     def prove(self) -> Evidence:
         if not self._silent:
