@@ -43,6 +43,7 @@ from agent.errors import (
 )
 from agent.guard.account import find_account
 from agent.guard.blind_spot import find_blind_spot
+from agent.guard.caches import JobLayers
 from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
 from agent.guard.launcher import sweep_leftovers
 from agent.guard.rank_folder import choose_temporary, remove_leftover_folders
@@ -109,6 +110,7 @@ class Agent:
             TrustedSigners(settings.require_signed, settings.work_dir) if settings.require_signed else None
         )
         self._stopping = threading.Event()
+        self._layers = JobLayers()
         self._sessions_dir = settings.work_dir / "sessions"
         self._delivery = Delivery(client, Spool(settings.work_dir), clock)
 
@@ -135,6 +137,8 @@ class Agent:
                 self._serve(marker, isolation, node)
             except _Stopped:
                 log.info("Stopped.")
+            finally:
+                self._layers.remove()
 
     def _prepare_isolation(self, marker: str) -> Isolation | None:
         if not self._settings.isolate:
@@ -232,6 +236,7 @@ class Agent:
             environment=self._environment,
             stopping=self._stopping,
             clock=self._clock,
+            layers=self._layers,
         )
 
     def _run_session(self, assignment: Assignment, context: NodeContext) -> None:

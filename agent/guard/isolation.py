@@ -1,24 +1,25 @@
 """Decides what a trial may not really change and what it may not see, and whether this machine can keep that promise.
 
 Covered: the working directory, the script's directory, the workload's `protect` list, and every directory that a
-path-like argument names or lies in; of these, what the user that scripts run as may enter: an overlay must not open to
-that user what its own rights do not. Not covered: paths that the script takes from elsewhere (its own constants, a
-configuration file), and files on another machine.
+path-like argument names or lies in, and the caches of libraries; of these, what the user that scripts run as may enter:
+an overlay must not open to that user what its own rights do not. Not covered: other paths that the script takes from
+elsewhere (its own constants, a configuration file), and files on another machine.
 """
 
+import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.files import DIRECT, Directory, Files
 from agent.guard.account import Account
+from agent.guard.caches import Cache, list_downloads, remove_layers
 from agent.guard.mounts import MountPlan, Overlay
 
 _TOO_BROAD = tuple(Path(name) for name in ("/", "/tmp", "/dev", "/proc", "/sys", "/run"))  # noqa: S108
@@ -44,16 +45,18 @@ class Protection:
     plan: MountPlan
     scratch: Path | None
     warnings: tuple[str, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    """Those that belong to the job, whether an overlay can be mounted over them or not."""
 
     @classmethod
-    def none(cls, *warnings: str) -> "Protection":
-        """Return a protection that protects nothing."""
-        return cls(MountPlan(), None, warnings)
+    def none(cls, *warnings: str, caches: Sequence[Cache] = ()) -> "Protection":
+        """Return a protection that mounts nothing."""
+        return cls(MountPlan(), None, warnings, tuple(caches))
 
     def remove_scratch(self) -> None:
         """Delete what the trial wrote instead of the real files."""
         if self.scratch is not None:
-            _remove(self.scratch)
+            remove_layers(self.scratch)
 
 
 def list_scratch_roots(work_dir: Path) -> tuple[Path, ...]:
@@ -85,18 +88,11 @@ def detect_isolation(scratch_roots: Sequence[Path]) -> Isolation:
 def remove_leftover_scratch(scratch_roots: Sequence[Path], owner: str) -> None:
     """Delete the scratch that sessions of an agent which was killed left behind."""
     for root in scratch_roots:
-        for folder in root.glob(f"{_prefix(owner)}*"):
-            _remove(folder)
+        for folder in root.glob(f"{name_scratch(owner)}*"):
+            remove_layers(folder)
 
 
-def _remove(scratch: Path) -> None:
-    # What the kernel makes for an overlay is closed to its owner, unless that is root.
-    for closed in scratch.glob("work*/*"):
-        closed.chmod(0o700)
-    shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _prefix(owner: str) -> str:
+def name_scratch(owner: str) -> str:
     return f"fleet-advisor-{re.sub(r'[^A-Za-z0-9]', '-', owner)}-"
 
 
@@ -110,7 +106,7 @@ def _try_overlay(scratch_root: Path, user_namespace: bool) -> str:
         (lower / "file").write_text("real")
         facts = DIRECT.find_directory(lower)
         assert facts is not None  # made above
-        overlay = _make_overlay(lower, facts, Path(folder), 0)
+        overlay = _make_overlay(lower, facts, Path(folder), "0")
         plan = MountPlan((overlay,), user_namespace=user_namespace)
         # A process of its own: unshare must not touch the agent, and no copy of its memory is made. It needs nothing
         # that is installed, so that it need not look for it (-S).
@@ -145,8 +141,12 @@ def plan_protection(
     needed: Iterable[Path] = (),
     account: Account | None = None,
     files: Files = DIRECT,
+    caches: Sequence[Cache] = (),
+    provide: Callable[[Path], Path] | None = None,
 ) -> Protection:
     """Plan overlays over `directories` (outermost only) that leave the `keep` directories real, and hide `hide`.
+
+    What is written to `caches` goes to the folder that `provide` gives below a scratch root, and stays there.
 
     An overlay's scratch must not lie inside what it covers, so the first root that lies outside of all of them is
     used. `owner` names the agent in the scratch's name. A directory of `hide` with something of `needed` inside stays
@@ -165,14 +165,15 @@ def plan_protection(
         for directory in exposed
     ]
     if not isolation.works:
-        return Protection.none(isolation.because)
-    if not targets and not hidden:
-        return Protection.none(*warnings)
+        return Protection.none(isolation.because, caches=caches)
+    cached = _choose_caches(caches, targets, files) if provide is not None else []
+    if not targets and not hidden and not cached:
+        return Protection.none(*warnings, caches=caches)
     root = next(
         (
             root
             for root in isolation.scratch_roots
-            if not any(root.resolve().is_relative_to(t) for t in targets)
+            if not any(root.resolve().is_relative_to(t) for t in (*targets, *cached))
         ),
         None,
     )
@@ -181,23 +182,38 @@ def plan_protection(
         warnings.append(
             f"Trials can change real files: every scratch directory lies inside {names}. Set --work-dir."
         )
-        return Protection.none(*warnings)
-    scratch = Path(tempfile.mkdtemp(dir=root, prefix=_prefix(owner)))
+        return Protection.none(*warnings, caches=caches)
+    scratch = Path(tempfile.mkdtemp(dir=root, prefix=name_scratch(owner)))
     everything = [
         (target, files.find_directory(target)) for target in (*targets, *_list_mounts_below(targets))
     ]
-    overlays = tuple(
-        _make_overlay(target, facts, scratch, number, account)
+    overlays = [
+        _make_overlay(target, facts, scratch, str(number), account)
         for number, (target, facts) in enumerate(everything)
         if facts is not None and facts.is_searchable
-    )
+    ]
+    for place in cached:
+        facts, digest = files.find_directory(place), hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
+        if facts is not None and provide is not None:
+            overlay = _make_overlay(place, facts, provide(root), digest, account)
+            overlays.append(replace(overlay, is_needed=False))
+    overlays.sort(key=lambda overlay: len(Path(overlay.target).parts))
+    covered = [Path(overlay.target) for overlay in overlays]
     kept = tuple(
-        str(directory) for directory in keep if any(directory.resolve().is_relative_to(t) for t in targets)
+        str(directory)
+        for directory in (*keep, *list_downloads(caches, files))
+        if any(directory.resolve().is_relative_to(target) for target in covered)
     )
     empty = scratch / "empty"
     empty.mkdir(mode=0o555)
-    plan = MountPlan(overlays, tuple(map(str, hidden)), str(empty), kept, isolation.user_namespace)
-    return Protection(plan, scratch, tuple(warnings))
+    plan = MountPlan(tuple(overlays), tuple(map(str, hidden)), str(empty), kept, isolation.user_namespace)
+    return Protection(plan, scratch, tuple(warnings), tuple(caches))
+
+
+def _choose_caches(caches: Iterable[Cache], targets: Collection[Path], files: Files) -> list[Path]:
+    """Return the places of caches over which overlays of their own can lie."""
+    places = dict.fromkeys(Path(cache.place) for cache in caches)
+    return [place for place in places if place not in targets and choose_targets([place], files)[0]]
 
 
 def choose_hidden(
@@ -268,11 +284,11 @@ def _find_existing(path: Path, files: Files) -> Path:
 
 
 def _make_overlay(
-    target: Path, facts: Directory, scratch: Path, number: int, account: Account | None = None
+    target: Path, facts: Directory, scratch: Path, name: str, account: Account | None = None
 ) -> Overlay:
-    upper, work = scratch / f"upper{number}", scratch / f"work{number}"
-    upper.mkdir()
-    work.mkdir()
+    upper, work = scratch / f"upper{name}", scratch / f"work{name}"
+    upper.mkdir(exist_ok=True)
+    work.mkdir(exist_ok=True)
     # The merged directory shows the upper one's mode and owner.
     upper.chmod(facts.mode)
     if os.geteuid() == 0:

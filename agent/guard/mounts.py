@@ -18,6 +18,7 @@ _CLONE_NEWUSER = 0x10000000
 _MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
+_MNT_DETACH = 2
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Overlay:
     """Overlayfs's own scratch, on the same file system as `upper`."""
     is_listed: bool = True
     """Whether its names may be read there; else it may only be passed through."""
+    is_needed: bool = True
+    """Whether nothing is started where it cannot be mounted; else the directory stays real."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class MountPlan:
     """Everything `enter` does, in this order."""
 
     overlays: tuple[Overlay, ...] = ()
-    """Outermost first."""
+    """Each behind those that it lies in."""
     hidden: tuple[str, ...] = ()
     """Files and directories that exist and are shown empty."""
     empty: str = ""
@@ -65,13 +68,15 @@ class MountPlan:
         )
 
 
-def enter(plan: MountPlan, account: Account | None = None) -> None:
+def enter(plan: MountPlan, account: Account | None = None) -> list[str]:
     """Move this process into a private mount namespace and mount the plan; raises OSError naming the step.
+
+    Returns the directories that overlays cover now.
 
     What is covered is opened as `account`: whatever stands there by now, it must be able to enter it by itself.
     """
     if not plan.overlays and not plan.hidden:
-        return
+        return []
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
     flags = _CLONE_NEWNS | (_CLONE_NEWUSER if plan.user_namespace else 0)
@@ -86,23 +91,49 @@ def enter(plan: MountPlan, account: Account | None = None) -> None:
         lowers = [_open_entered(overlay) for overlay in plan.overlays]
     kept = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in plan.keep]
     nothing = [os.open(plan.empty, os.O_PATH | os.O_DIRECTORY)] if plan.hidden else []
+    covered = []
     for overlay, lower in zip(plan.overlays, lowers, strict=True):
-        _mount_overlay(libc, overlay, lower, plan.user_namespace)
+        if lower is not None and _cover(libc, overlay, lower, plan.user_namespace, account):
+            covered.append(overlay.target)
     for path in plan.hidden:
         source = f"/proc/self/fd/{nothing[0]}" if os.path.isdir(path) else os.devnull
         _bind(libc, source, path, "hide")
     for directory, descriptor in zip(plan.keep, kept, strict=True):
         _bind(libc, f"/proc/self/fd/{descriptor}", directory, "keep")
-    for descriptor in (*lowers, *kept, *nothing):
+    for descriptor in filter(None, (*lowers, *kept, *nothing)):
         os.close(descriptor)
+    return covered
 
 
-def _open_entered(overlay: Overlay) -> int:
+def _cover(
+    libc: ctypes.CDLL, overlay: Overlay, lower: int, user_namespace: bool, account: Account | None
+) -> bool:
+    """Mount an overlay; False where one that is not needed cannot be mounted, or hides what the account could read."""
+    try:
+        _mount_overlay(libc, overlay, lower, user_namespace)
+    except OSError:
+        if overlay.is_needed:
+            raise
+        return False
+    if overlay.is_needed:
+        return True
+    try:
+        with acting_as(account):
+            os.listdir(overlay.target)
+    except OSError:
+        _check(libc.umount2(os.fsencode(overlay.target), _MNT_DETACH), f"uncover {overlay.target}")
+        return False
+    return True
+
+
+def _open_entered(overlay: Overlay) -> int | None:
     flags = os.O_RDONLY if overlay.is_listed else os.O_PATH
     try:
         # The dot asks for the right to enter, which opening alone does not.
         return os.open(os.path.join(overlay.target, "."), flags | os.O_DIRECTORY | os.O_NONBLOCK)
     except OSError as error:
+        if not overlay.is_needed:
+            return None
         raise OSError(error.errno, error.strerror, overlay.target) from None
 
 

@@ -24,7 +24,7 @@ class RankFolder:
 
     def __init__(self, agent_marker: str, account: Account | None) -> None:
         self._account = account
-        self.path = Path(tempfile.mkdtemp(prefix=_prefix(agent_marker), dir=choose_temporary()))
+        self.path = Path(tempfile.mkdtemp(prefix=name_folder(agent_marker), dir=choose_temporary()))
         self.ranks = self.path / "ranks"
         """The part that the ranks write to."""
         self.ranks.mkdir(mode=0o700)
@@ -82,7 +82,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 def remove_leftover_folders(agent_marker: str) -> None:
     """Delete what sessions of an agent that was killed left behind."""
-    for folder in choose_temporary().glob(f"{_prefix(agent_marker)}*"):
+    for folder in choose_temporary().glob(f"{name_folder(agent_marker)}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -95,5 +95,6 @@ def choose_temporary() -> Path:
     return wanted if len(os.fsencode(wanted)) + _BELOW <= _LONGEST_SOCKET else Path("/tmp")  # noqa: S108
 
 
-def _prefix(agent_marker: str) -> str:
+def name_folder(agent_marker: str) -> str:
+    """Return how the names of an agent's folders begin."""
     return f"adv-{hashlib.sha256(agent_marker.encode()).hexdigest()[:10]}-"

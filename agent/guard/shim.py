@@ -27,6 +27,7 @@ from typing import Any
 
 from agent.guard import mounts
 from agent.guard.account import Account, become
+from agent.guard.caches import Cache, settle_caches
 from agent.guard.processes import kill_until_none, list_descendants
 from agent.guard.rank_outputs import RankOutputs, read_rest
 from agent.guard.session_log import LogWriter
@@ -56,6 +57,8 @@ class Order:
     fence its ranks itself."""
     meeting_folder: str = ""
     """The agent's folder in which the ranks find a socket for their output; empty: there is none."""
+    caches: tuple[Cache, ...] = ()
+    """Those that belong to the job."""
 
     def to_line(self) -> bytes:
         """Return the line for the shim's standard input: never its arguments, which everybody can read."""
@@ -67,6 +70,7 @@ class Order:
         data: dict[str, Any] = json.loads(line)
         data["argv"] = tuple(data["argv"])
         data["mount_plan"] = mounts.MountPlan.from_json(data["mount_plan"])
+        data["caches"] = tuple(Cache(**cache) for cache in data["caches"])
         data["account"] = Account(**data["account"]) if data["account"] else None
         return cls(**data)
 
@@ -175,13 +179,14 @@ def _start(order: Order, output: int) -> int:
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
         try:
-            mounts.enter(order.mount_plan, order.account)
+            covered = mounts.enter(order.mount_plan, order.account)
         except OSError as error:
             why = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
             os.write(report, json.dumps({"event": "unprotected", "why": why}).encode() + b"\n")
             os._exit(_NO_SUCH_COMMAND)
         os.close(report)
         become(order.account)
+        settle_caches(order.caches, covered, order.environment)
         os.chdir(order.working_dir)
         # After the user namespace and the change of user, which clear it. A belt only: SIGTERM lets torchrun take its
         # ranks along.

@@ -3,11 +3,10 @@
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from advisor.protocol.measured.messages import AgentRegistered, Assignment
-from advisor.protocol.training.workload import Workload
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace, name_working_dir
 from agent.backends.own_knobs import place_copies, settle_assignment
@@ -16,7 +15,15 @@ from agent.devices.gpus import Gpus
 from agent.errors import Unlaunchable
 from agent.files import DIRECT, Files
 from agent.guard.account import Account
-from agent.guard.isolation import Isolation, Protection, list_argument_directories, plan_protection
+from agent.guard.caches import JobLayers, list_caches, name_user
+from agent.guard.isolation import (
+    Isolation,
+    Protection,
+    list_argument_directories,
+    name_scratch,
+    plan_protection,
+)
+from agent.guard.rank_folder import choose_temporary, name_folder
 from agent.guard.shim import Order
 from agent.sessions.delivery import Delivery
 from agent.settings import AgentSettings
@@ -43,6 +50,8 @@ class NodeContext:
     """Set when the agent is asked to stop."""
     clock: Callable[[], float]
     """Seconds that also count while the machine sleeps."""
+    layers: JobLayers = field(default_factory=JobLayers)
+    """What the launches of one job write to caches."""
 
 
 def prepare_launch(
@@ -89,11 +98,11 @@ def _list_own_files(settings: AgentSettings) -> tuple[Path, ...]:
 def _refuse_own_files(launch: Launch, settings: AgentSettings, files: Files) -> None:
     """Raise Unlaunchable for a job inside the agent's own directories: they could not be hidden from it."""
     places = [("working_dir", launch.working_dir)] + ([("script", launch.script)] if launch.script else [])
-    for field, place in places:
+    for named, place in places:
         for own in _list_own_files(settings):
             if files.resolve(place).is_relative_to(own.resolve()):
                 raise Unlaunchable(
-                    f"The job's {field} {place} lies in {own}, which holds the agent's own files. Move it elsewhere."
+                    f"The job's {named} {place} lies in {own}, which holds the agent's own files. Move it elsewhere."
                 )
 
 
@@ -107,24 +116,32 @@ def list_written_directories(
     return directories + list_argument_directories(launch.script_arguments, launch.working_dir, home, files)
 
 
-def protect(launch: Launch, workload: Workload, context: NodeContext, place: SessionPlace) -> Protection:
+def protect(launch: Launch, assignment: Assignment, context: NodeContext, place: SessionPlace) -> Protection:
     """Return the mounts for a launch: overlays over what it may write to, nothing where the agent's own files are.
 
-    The session's folder stays real: through it ranks and agent meet.
+    The session's folder stays real: through it ranks and agent meet. What is written to caches stays with the job.
     """
+    settings, account, marker = context.settings, context.account, context.agent_marker
+    variables = {**launch.environment, **(account.environment() if account else {})}
+    context.layers.begin(assignment.job_id)
+    own = context.layers.provide(choose_temporary(), name_folder(marker))
+    if account is not None:
+        account.give(str(own))
+    home = Path(variables.get("HOME") or Path.home())
+    caches = list_caches(variables, str(home), name_user(variables), own, place.files)
     if context.isolation is None:
-        return Protection.none()
-    settings, account = context.settings, context.account
-    home = Path(account.home) if account is not None else Path.home()
+        return Protection.none(caches=caches)
     return plan_protection(
         context.isolation,
-        list_written_directories(launch, workload.protect, home, place.files),
-        keep=(place.agent_dir.resolve(),),
+        list_written_directories(launch, assignment.workload.protect, home, place.files),
+        keep=(place.agent_dir.resolve(), own.resolve()),
         owner=context.agent_marker,
         hide=_list_own_files(settings),
         needed=(settings.runtime_script, Path(launch.argv[0]), Path(sys.prefix)),
         account=account,
         files=place.files,
+        caches=caches,
+        provide=lambda root: context.layers.provide(root, name_scratch(marker)),
     )
 
 
@@ -144,6 +161,7 @@ def make_order(
         working_dir=str(launch.working_dir),
         log_folder=str(log_dir),
         mount_plan=protection.plan,
+        caches=protection.caches,
         account=account,
         meeting_folder=str(folder),
         silence_s=silence_s,

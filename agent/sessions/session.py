@@ -196,7 +196,7 @@ class SessionRun:
         assert renewal.reply is not None  # _await_gang waited for it
         launch = self._prepare_launch(renewal.reply.rendezvous or "")
         self._folder.lay_out(launch.files)
-        protection = protect(launch, self._assignment.workload, self._context, self._place)
+        protection = protect(launch, self._assignment, self._context, self._place)
         self._files.close()
         self._warnings += [*launch.warnings, *protection.warnings]
         renewal.state = MemberState.RUNNING
