@@ -43,8 +43,13 @@ from agent.errors import (
 )
 from agent.guard.account import find_account
 from agent.guard.blind_spot import find_blind_spot
-from agent.guard.caches import JobLayers
-from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
+from agent.guard.isolation import (
+    Isolation,
+    JobLayers,
+    detect_isolation,
+    list_scratch_roots,
+    remove_leftover_scratch,
+)
 from agent.guard.launcher import sweep_leftovers
 from agent.guard.rank_folder import choose_temporary, remove_leftover_folders
 from agent.sessions.delivery import Delivery

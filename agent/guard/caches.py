@@ -10,7 +10,6 @@ import glob
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,40 +106,6 @@ def _mirror(cache: Cache) -> None:
             shutil.copytree(entry.path, target, symlinks=True)
         else:
             os.symlink(entry.path, target)
-
-
-class JobLayers:
-    """Folders for what one job's launches write to caches, as long as the agent has no other job."""
-
-    def __init__(self) -> None:
-        self._job_id = ""
-        self._folders: dict[Path, Path] = {}
-
-    def begin(self, job_id: str) -> None:
-        """Delete what another job left."""
-        if job_id != self._job_id:
-            self.remove()
-            self._job_id = job_id
-
-    def provide(self, root: Path, prefix: str) -> Path:
-        """Return the job's folder in `root`."""
-        if root not in self._folders:
-            self._folders[root] = Path(tempfile.mkdtemp(dir=root, prefix=prefix))
-        return self._folders[root]
-
-    def remove(self) -> None:
-        """Delete all folders."""
-        for folder in self._folders.values():
-            remove_layers(folder)
-        self._folders.clear()
-
-
-def remove_layers(folder: Path) -> None:
-    """Delete a folder with the upper and work directories of overlays."""
-    # What the kernel makes for an overlay is closed to its owner, unless that is root.
-    for closed in folder.glob("work*/*"):
-        closed.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def name_user(variables: Mapping[str, str]) -> str:

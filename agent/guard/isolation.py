@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from agent.files import DIRECT, Directory, Files
 from agent.guard.account import Account
-from agent.guard.caches import Cache, list_downloads, remove_layers
+from agent.guard.caches import Cache, list_downloads
 from agent.guard.mounts import MountPlan, Overlay
 
 _TOO_BROAD = tuple(Path(name) for name in ("/", "/tmp", "/dev", "/proc", "/sys", "/run"))  # noqa: S108
@@ -56,7 +57,35 @@ class Protection:
     def remove_scratch(self) -> None:
         """Delete what the trial wrote instead of the real files."""
         if self.scratch is not None:
-            remove_layers(self.scratch)
+            _remove(self.scratch)
+
+
+class JobLayers:
+    """Folders for what one job's launches write to caches, as long as the agent has no other job."""
+
+    def __init__(self) -> None:
+        self._job_id = ""
+        self._folders: dict[Path, Path] = {}
+
+    def begin(self, job_id: str) -> None:
+        """Delete what another job left."""
+        if job_id != self._job_id:
+            self.remove()
+            self._job_id = job_id
+
+    def provide(self, root: Path, prefix: str, owner: Account | None = None) -> Path:
+        """Return the job's folder in `root`, which becomes the owner's."""
+        if root not in self._folders:
+            self._folders[root] = Path(tempfile.mkdtemp(dir=root, prefix=prefix))
+            if owner is not None:
+                owner.give(str(self._folders[root]))
+        return self._folders[root]
+
+    def remove(self) -> None:
+        """Delete all folders."""
+        for folder in self._folders.values():
+            _remove(folder)
+        self._folders.clear()
 
 
 def list_scratch_roots(work_dir: Path) -> tuple[Path, ...]:
@@ -89,7 +118,15 @@ def remove_leftover_scratch(scratch_roots: Sequence[Path], owner: str) -> None:
     """Delete the scratch that sessions of an agent which was killed left behind."""
     for root in scratch_roots:
         for folder in root.glob(f"{name_scratch(owner)}*"):
-            remove_layers(folder)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder with the upper and work directories of overlays."""
+    # What the kernel makes for an overlay is closed to its owner, unless that is root.
+    for closed in folder.glob("work*/*"):
+        closed.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def name_scratch(owner: str) -> str:

@@ -15,9 +15,10 @@ from agent.devices.gpus import Gpus
 from agent.errors import Unlaunchable
 from agent.files import DIRECT, Files
 from agent.guard.account import Account
-from agent.guard.caches import JobLayers, list_caches, name_user
+from agent.guard.caches import list_caches, name_user
 from agent.guard.isolation import (
     Isolation,
+    JobLayers,
     Protection,
     list_argument_directories,
     name_scratch,
@@ -124,9 +125,7 @@ def protect(launch: Launch, assignment: Assignment, context: NodeContext, place:
     settings, account, marker = context.settings, context.account, context.agent_marker
     variables = {**launch.environment, **(account.environment() if account else {})}
     context.layers.begin(assignment.job_id)
-    own = context.layers.provide(choose_temporary(), name_folder(marker))
-    if account is not None:
-        account.give(str(own))
+    own = context.layers.provide(choose_temporary(), name_folder(marker), account)
     home = Path(variables.get("HOME") or Path.home())
     caches = list_caches(variables, str(home), name_user(variables), own, place.files)
     if context.isolation is None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agent.files import DIRECT
-from agent.guard.caches import Cache, JobLayers, find_locks, list_caches, settle_caches
-from agent.guard.isolation import Isolation, Protection, detect_isolation, plan_protection
+from agent.guard.caches import Cache, find_locks, list_caches, settle_caches
+from agent.guard.isolation import Isolation, JobLayers, Protection, detect_isolation, plan_protection
 from agent.guard.launcher import LaunchedSession
 from agent.guard.shim import Order
 
