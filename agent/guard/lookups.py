@@ -113,7 +113,7 @@ class Lookups(Files):
                     raise AgentStopped
                 raise Unlaunchable(
                     f"Looking at what the job names, {what} the last, took longer than {_LIMIT_S:.0f} s on this node. "
-                    "Check that its file system answers."
+                    "Check that its file system answers, and that a configuration file which own knobs change is small."
                 )
             ready = {file for file, _ in poller.poll(_STOP_CHECK_S * 1000)}
             if answering in ready:

@@ -135,6 +135,16 @@ def test_file_whose_names_are_no_text_is_refused_in_words(run: Run, path: Path, 
     assert "Your page" not in served.stderr, "there is none"
 
 
+def test_an_empty_file_becomes_a_new_database_not_without_a_word(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_bytes(b"")
+    database = Database(f"sqlite:///{path}", lambda: "id")
+    database.hold()
+    database.close()
+    assert "holds nothing, so it becomes a new database" in caplog.text
+
+
 def test_check_and_prune_of_a_file_with_a_damaged_page_say_so(run: Run, path: Path) -> None:
     damage_table(path, "jobs")
     found = run("admin", "check", "--json")
