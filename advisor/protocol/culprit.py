@@ -7,9 +7,15 @@ from pathlib import Path
 
 LIBRARY = re.compile(
     r".*/(?:site-packages|dist-packages|lib/python3[.\d]*)/|<frozen |.*/bin/(?:torchrun|accelerate|deepspeed)$"
-    r"|.*/agent/runtime/(?=__main__|hooks|launch|runtime|inject|levers|link|observe|races|steering)"
+    r"|.*/agent/runtime/(?=(?:__main__|backends|current|facts|guard|hooks|launch|private_torch|rank_process|runtime"
+    r"|script_loaders|untraced)\.py|(?:api|calibrating|inject|injected|levers|link|loading|nccl_tuner|observe|races"
+    r"|steering)/)"
 )
 """Files of the interpreter's, of installed packages and of the runtime that trains for the advisor."""
+_OURS = re.compile(
+    r".*/agent/runtime/(?=(?:facts|rank_process|runtime)\.py|(?:calibrating|link|observe|races|steering)/)"
+)
+"""Files of the runtime that make no call for the script: what is raised in them is the runtime's."""
 _MARK = re.compile(r"^(?:\[rank (?P<rank>\d+)\] )?(?:\[(?:rank(?P<torchs>\d+)|\w+)\]: ?)?")
 """The agent's, and torch's own."""
 _EXCEPTION = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|Lost)\b(?:: .*)?)$")
@@ -56,6 +62,8 @@ class Culprit:
     rank: int | None
     line: int
     """Where in the log it stands."""
+    is_ours: bool = False
+    """Whether the runtime raised it, and not the script."""
     traceback: tuple[str, ...] = ()
     """Its lines in the log up to the exception, with those it came from, without the marks of ranks."""
 
@@ -141,12 +149,13 @@ def _keep_script(lines: Sequence[str]) -> list[str]:
 
 def _list_exceptions(rank: int | None, lines: list[tuple[int, str]]) -> list[Culprit]:
     found: list[Culprit] = []
-    place, terminated, in_message = "", "", False
+    place, innermost, terminated, in_message = "", "", "", False
     block: list[str] = []
     for number, line in lines:
         frame = _FRAME.match(line)
+        innermost = frame[1] if frame else innermost
         if _TRACEBACK.search(line):
-            place = ""
+            place = innermost = ""
             block = block if block and _CHAINED.search(block[-1]) else []
         elif frame and not is_library(frame[1]):
             place = f"{Path(frame[1]).name}:{frame[2]}"
@@ -155,11 +164,14 @@ def _list_exceptions(rank: int | None, lines: list[tuple[int, str]]) -> list[Cul
             terminated = ended[1]
         elif what := _WHAT.match(line):
             found.append(
-                Culprit(f"{terminated or 'C++ exception'}: {what[1]}"[:300], "", rank, number, (line,))
+                Culprit(
+                    f"{terminated or 'C++ exception'}: {what[1]}"[:300], "", rank, number, traceback=(line,)
+                )
             )
         elif (exception := _match_exception(line, block)) and not _LAUNCHERS.search(line):
-            found.append(Culprit(exception[1].strip()[:300], place, rank, number, (*block, line)))
-            place, block, in_message = "", [], True
+            is_ours = bool(_OURS.match(innermost))
+            found.append(Culprit(exception[1].strip()[:300], place, rank, number, is_ours, (*block, line)))
+            place, innermost, block, in_message = "", "", [], True
             continue
         elif _CHAINED.search(line) and found:
             block = [*found[-1].traceback, line]

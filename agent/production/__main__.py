@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shlex
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +19,7 @@ from agent.guard.rank_folder import lay_out
 from agent.production.beside import start_beside
 from agent.production.plan import Unusable, find_program, make_plan, start_tuner, warn_of
 from agent.runtime.inject.variables import INVALID, LEFT_OUT, is_trial
+from agent.runtime.link.rank_output import flush_output, say
 
 _TOKENS = ("ADVISOR_TOKEN", "ADVISOR_TOKEN_FILE")
 _USAGE = 2
@@ -126,7 +126,7 @@ def run(
         plan = make_plan(file, settings or (), left)
         if is_trial(os.environ):
             # The script is started by way of this command.
-            typer.echo(f"fleet advisor: {LEFT_OUT}", err=True)
+            say(LEFT_OUT)
             os.execvp(find_program(command[0], os.environ), command)  # noqa: S606 - the user's own command, never a shell
         copies_dir = Path(tempfile.gettempdir(), f"advisor-run-{secrets.token_hex(8)}")
         command, copies = plan.settle(command, Path.cwd(), copies_dir)
@@ -158,7 +158,7 @@ def run(
         )
         told.append(f"step times go to {watching['path']}{too}")
     for sentence in (*told, *warn_of(command, Path.cwd())):
-        typer.echo(f"fleet advisor: {sentence}", err=True)
+        say(sentence)  # the training starts also where nothing can be written
     if tune:
         try:
             folder = start_tuner(plan, minutes * 60.0, max_loss, leave or (), output.absolute(), command)
@@ -169,7 +169,7 @@ def run(
         copies_dir.mkdir(mode=0o700)
         start_beside("agent.production.beside", str(copies_dir), within_s=_TIDIER_START_S)
         lay_out(copies_dir, copies)
-    sys.stdout.flush()
+    flush_output()
     os.execve(program, command, variables)  # noqa: S606 - the user's own command, never a shell
 
 

@@ -158,14 +158,6 @@ def gather_baseline(plan: BucketPlan, local_world_size: int) -> Dict[str, Any]:
     }
 
 
-def count_batches(loader: Any) -> Optional[int]:
-    """Batches of one pass over a DataLoader; None where it cannot tell."""
-    try:
-        return len(loader)
-    except TypeError:
-        return None
-
-
 def describe_loader(loader: Any) -> Dict[str, Any]:
     """What of a DataLoader bears on reading speed."""
     return {

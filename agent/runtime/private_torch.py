@@ -320,6 +320,9 @@ def explain_unknown_queue(iterator: Any) -> Optional[str]:
 # Compilation.
 
 DYNAMO = "torch._dynamo"
+PAST_OVERRIDES = Private(
+    "torch._C", "DisableTorchFunctionSubclass", "look at a tensor without asking the script's class of it"
+)
 _COMPILE = "compile the model"
 DISABLE_DYNAMO = Private("torch._compile", "_disable_dynamo", "keep torch.compile out of the runtime")
 SKIP_FUNCTION = Private(f"{DYNAMO}.decorators", "skip", "keep torch.compile out of the runtime")

@@ -53,6 +53,7 @@ class Runtime:
         self.write_beat, self.note_autocast = process.write_beat, process.precision.note_autocast
         self.loaders = ScriptLoaders(process)
         self.start_epoch, self.read_batch = self.loaders.start_epoch, self.loaders.read_batch
+        self.note_length = self.loaders.note_length
         self.begin_backward, self.note_garbage = self.recorder.begin_backward, self.recorder.note_garbage
         self.begin_phase, self.end_phase = self.recorder.begin, self.recorder.end
         self.begin_collective, self.hang_up = self.recorder.begin_collective, process.hang_up

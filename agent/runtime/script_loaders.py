@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+import weakref
 from typing import Any, Callable
 
-from .facts import count_batches, describe_loader
+from .facts import describe_loader
 from .loading.loader_source import find_batch_size
 from .observe.recorder import DATA, INTERRUPTED, NEW_EPOCH
 from .rank_process import RankProcess
@@ -19,6 +20,10 @@ class ScriptLoaders:
         self._process = process
         self._models, self._recorder = process.models, process.recorder
         self._samples, self._reading = process.samples, process.reading
+        self._lengths: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+        """Of the loaders that the script has asked for it: to ask is not always harmless, and torch remembers it."""
+        self._loader: Callable[[], Any] = lambda: None
+        """The training loader iterated last."""
 
     @untraced
     def start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
@@ -29,6 +34,12 @@ class ScriptLoaders:
             self._note_training(loader)
         for_training = not is_evaluated or self._reading.has_trained(loader)
         return self._reading.start_epoch(loader, iterate, for_training)
+
+    def note_length(self, loader: Any, batches: int) -> None:
+        """The script has asked how many batches one pass over the loader has."""
+        self._lengths[loader] = batches
+        if self._loader() is loader:
+            self._process.batches = batches
 
     def read_batch(self, iterator: Any, read_next: Callable[[Any], Any]) -> Any:
         """The script's next batch."""
@@ -61,5 +72,6 @@ class ScriptLoaders:
 
     def _note_training(self, loader: Any) -> None:
         if loader is not None:
-            self._process.loader, self._process.batches = describe_loader(loader), count_batches(loader)
+            self._process.loader, self._process.batches = describe_loader(loader), self._lengths.get(loader)
+            self._loader = weakref.ref(loader)
             self._samples.loader_batch_size = find_batch_size(loader)

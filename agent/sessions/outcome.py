@@ -185,7 +185,10 @@ def _judge_exit(evidence: Evidence) -> Judgement:
         )
     culprit = find_culprit(evidence.log_text)
     own = culprit if culprit is not None and not culprit.is_consequence else None
-    if own is not None and not _RUNTIME_FAILED.search(text) and not _is_machines(own.what):
+    failed = _last_match(_RUNTIME_FAILED, text) if _RUNTIME_FAILED.search(text) else ""
+    if own is not None and own.is_ours and not failed:
+        failed = f"In a rank the runtime failed, not the script: {own.what.rstrip('.')}"
+    if own is not None and not failed and not _is_machines(own.what):
         return _judge_crash(evidence, own.describe())
     if _OUT_OF_MEMORY.search(text):
         return Judgement(
@@ -193,9 +196,9 @@ def _judge_exit(evidence: Evidence) -> Judgement:
             f"A rank ran out of memory {_say_when(evidence)}: {_find_shortage(evidence.log_text, text)}. Use a smaller "
             "batch, compute it in parts (micro_batches), or use a strategy that keeps less in memory.",
         )
-    if _RUNTIME_FAILED.search(text):
+    if failed:
         sentence = (
-            f"{_last_match(_RUNTIME_FAILED, text)}. The strategy is left out; the log has the traceback, which belongs "
+            f"{failed}. The strategy is left out; the log has the traceback, which belongs "
             "into a report of a fault."
         )
         return Judgement(Outcome.CRASHED, sentence)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import os
 import sys
 import time
@@ -108,9 +109,11 @@ def _watch_steps_outside() -> None:
         is_rank = current.current_runtime is not None or _is_below_a_rank()
         if was_told or told < FEWEST_OUTSIDE or is_rank or os.getpid() != process_id:
             return
-        trouble = describe_trouble("outside_group", steps=told, when=when)
+        code = "own_groups" if _has_replicas() else "outside_group"
+        trouble = describe_trouble(code, steps=told, when=when)
         if os.environ.get(RUN):
-            say(f"The strategy is not in force. {trouble['sentence']}")
+            if os.environ.get("RANK", "0") == "0":
+                say(f"The strategy is not in force. {trouble['sentence']}")
         elif control:
             ControlLine(control).send_last(trouble)
 
@@ -119,11 +122,18 @@ def _watch_steps_outside() -> None:
     atexit.register(_harmless(lambda: tell("before it ended")))
 
 
+def _has_replicas() -> bool:
+    """Whether models exchange gradients over groups of their own. Walks all objects."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return any(issubclass(type(found), DistributedDataParallel) for found in gc.get_objects())
+
+
 @_harmless
 def _become_rank() -> None:
     import torch.distributed as dist
 
-    if current.current_runtime is not None or _is_below_a_rank():
+    if current.current_runtime is not None or _is_below_a_rank() or not dist.is_initialized():
         return
     environment = read_joined_environment(dist.get_rank(), dist.get_world_size())
     take_own_output(environment.rank, os.environ)

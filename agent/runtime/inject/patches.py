@@ -172,6 +172,8 @@ def _patch_backward() -> None:
         if runtime is None:
             original(tensors, *args, **kwargs)
             return
+        if not isinstance(tensors, (torch.Tensor, tuple, list)):
+            tensors = tuple(tensors)  # as torch does: what gives them once must not be looked into
         if not runtime.begin_backward(tensors):
             original(tensors, *args, **kwargs)
             return
@@ -203,7 +205,16 @@ def _patch_loader() -> None:
         runtime = current.current_runtime
         return original_iter(self) if runtime is None else runtime.start_epoch(self, original_iter)
 
-    loading.DataLoader.__iter__ = iterate
+    original_length = loading.DataLoader.__len__
+
+    @functools.wraps(original_length)
+    def count(self: Any) -> int:
+        batches: int = original_length(self)
+        if current.current_runtime is not None:
+            current.current_runtime.note_length(self, batches)
+        return batches
+
+    loading.DataLoader.__iter__, loading.DataLoader.__len__ = iterate, count
     if any_iterator is None:
         return  # reading is not timed, and its knobs are refused
     original_next = any_iterator.__next__

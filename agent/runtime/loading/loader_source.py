@@ -11,6 +11,7 @@ import torch
 import torch.utils.data.dataloader as loading
 
 from .. import private_torch
+from ..observe.tensors import read_stored
 
 USUAL_PREFETCH = 2
 """Batches per worker that a DataLoader asks for ahead unless told otherwise."""
@@ -69,7 +70,7 @@ def describe_state(loader: Any) -> Dict[str, Any]:
     for part in ("dataset", "sampler", "batch_sampler"):
         for name, value in getattr(getattr(loader, part, None), "__dict__", {}).items():
             plain = value if isinstance(value, (bool, int, float, str)) else id(value)
-            size = len(value) if isinstance(value, (list, dict, set, bytearray, deque)) else None
+            size = len(value) if type(value) in (list, dict, set, bytearray, deque) else None
             found[f"{part}.{name}"] = (plain, size)
     return found
 
@@ -82,7 +83,9 @@ def is_iterable(loader: Any) -> bool:
 
 def find_batch_size(loader: Any) -> Optional[int]:
     """Samples of a full batch; None where the loader does not say."""
-    size = getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None)
+    size = read_stored(loader, "batch_size") or read_stored(
+        read_stored(loader, "batch_sampler"), "batch_size"
+    )
     return size if isinstance(size, int) else None
 
 

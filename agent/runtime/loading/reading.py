@@ -17,7 +17,7 @@ from typing import Any, Callable, Deque, List, Mapping, Optional, Tuple
 
 import torch.utils.data.dataloader as loading
 
-from ..observe.samples import find_tensors
+from ..observe.tensors import find_tensors
 from ..private_torch import (
     ANY_ITERATOR,
     ASKED,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import sys
 import weakref
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, List, Tuple
 
-import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..backends import is_alive
 from ..untraced import untraced
 from .steps import list_parameters
+from .tensors import find_tensors, look_past
 
 RECENT_STEPS = 4
 """A model that ran no training forward for this many steps does not train: the script may have replaced it."""
@@ -61,19 +60,20 @@ class Models:
     @untraced
     def await_backward(self, ddp: Any, output: Any) -> Any:
         """After a training forward of a wrapped model: what the script gets from it."""
-        if not getattr(ddp, "require_backward_grad_sync", False):
+        if not ddp.__dict__.get("require_backward_grad_sync", False):
             return output
         identity = id(ddp)
         outputs: List[Tuple[Any, Any]] = []
-        for tensor in list_tensors(output):
-            if tensor.grad_fn is not None:
+        for tensor in find_tensors(output):
+            with look_past(tensor):
+                if tensor.grad_fn is not None:
 
-                def note(_gradient: Any) -> None:
-                    self._awaited.pop(identity, None)
+                    def note(_gradient: Any) -> None:
+                        self._awaited.pop(identity, None)
 
-                tensor.register_hook(note)
-                # Only the tensor's graph holds the hook: once that is dropped, no backward can come.
-                outputs.append((weakref.ref(note), weakref.ref(tensor)))
+                    tensor.register_hook(note)
+                    # Only the tensor's graph holds the hook: once that is dropped, no backward can come.
+                    outputs.append((weakref.ref(note), weakref.ref(tensor)))
         if outputs:
             self._awaited[identity] = outputs
         return output
@@ -143,18 +143,6 @@ class Models:
             for model in _list_live(references)
             if self.last_forward.get(id(model), oldest - 1) >= oldest
         ]
-
-
-def list_tensors(output: Any) -> Iterator[torch.Tensor]:
-    """Those of a forward's output, where it is made of the usual containers."""
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, (list, tuple)):
-        for item in output:
-            yield from list_tensors(item)
-    elif isinstance(output, dict) or dataclasses.is_dataclass(output):
-        for item in (output if isinstance(output, dict) else vars(output)).values():
-            yield from list_tensors(item)
 
 
 def _list_live(references: List[Any]) -> List[Any]:

@@ -277,9 +277,7 @@ class Recorder:
 
 def find_loss(roots: Any) -> Optional[torch.Tensor]:
     """The scalar that backward starts from; None when there is no single number."""
-    root = (
-        roots if isinstance(roots, torch.Tensor) else next(iter(roots), None) if roots is not None else None
-    )
+    root = next(iter(roots), None) if isinstance(roots, (list, tuple)) else roots
     if isinstance(root, torch.Tensor) and root.numel() == 1:
         return root
     return None
@@ -336,7 +334,8 @@ def multiply_loss(
     The factor goes into the initial gradients (`grad_tensors`), so that the script reads its own number in the loss. A
     root that backward would refuse is left as it is, for torch's own error.
     """
-    roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
+    is_one = isinstance(roots, (torch.Tensor, getattr(torch.autograd.graph, "GradientEdge", ())))
+    roots = (roots,) if is_one else tuple(roots)
     given = args[0] if args else kwargs.get("grad_tensors")
     if given is None:
         given = (None,) * len(roots)

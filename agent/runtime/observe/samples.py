@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
-from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional
-
-import torch
+from typing import Any, Deque, Dict, Optional
 
 from ..untraced import untraced
+from .tensors import find_tensors, read_shape
 
-DEEPEST = 6
-"""How deep containers are searched for a tensor; batches nest two or three levels."""
 MOST_WAITING = 256
 """Batches of one loader that are remembered until a forward takes them up."""
-
-
-def find_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Tensors with at least one dimension inside `value`, in reading order."""
-    if isinstance(value, torch.Tensor):
-        if value.dim() > 0:
-            yield value
-        return
-    if depth >= DEEPEST or value is None or isinstance(value, (str, bytes, int, float)):
-        return
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from find_tensors(item, depth + 1)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from find_tensors(item, depth + 1)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from find_tensors(getattr(value, field.name, None), depth + 1)
 
 
 @untraced
@@ -40,7 +17,9 @@ def count_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> i
     """Samples in one forward: dimension 0 of the first tensor, unless another dimension alone is the loader's batch."""
     for source in (args, kwargs):
         for tensor in find_tensors(source):
-            shape: List[int] = list(tensor.shape)
+            shape = read_shape(tensor)
+            if not shape:
+                continue
             if loader_batch_size and loader_batch_size in shape and shape[0] != loader_batch_size:
                 return loader_batch_size
             return shape[0]

@@ -41,7 +41,7 @@ class SharedSteps:
     def note_forward(self, model: Any) -> None:
         """A training forward of a replica, or of a sharded model, which has no such flag."""
         self._has_forward = True
-        self._is_due = self._is_due or getattr(model, "require_backward_grad_sync", True)
+        self._is_due = self._is_due or model.__dict__.get("require_backward_grad_sync", True)
 
     def note_backward(self) -> None:
         self.repeats_backward = self.repeats_backward or not self._has_forward

@@ -158,6 +158,10 @@ def leave_group(process: RankProcess, is_over: bool) -> None:
 
 def _open_exchange(process: RankProcess) -> Exchange:
     environment = process.environment
+    if not dist.is_initialized():
+        raise PeerLost(
+            "The script has destroyed its default process group, over whose store the ranks agree."
+        )
     return Exchange(
         DEFAULT_STORE.load()(),
         # Torchrun keeps its store over restarts of the ranks: none may read what an earlier one left.

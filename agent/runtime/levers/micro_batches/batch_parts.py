@@ -7,8 +7,8 @@ from typing import Any, Callable, Iterator, List, Mapping, Sequence, Tuple
 
 import torch
 
-from ...observe.samples import DEEPEST
-
+DEEPEST = 6
+"""How deep containers are searched for a tensor; batches nest two or three levels."""
 MEAN, SUM = "mean", "sum"
 """What one number of the whole batch is of those of its parts: their mean, weighted by samples, or their sum."""
 

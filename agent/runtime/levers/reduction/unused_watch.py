@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 
 from ... import current
+from ...guard import Unsafe
 from ...link.rank_output import say
-from ...observe.models import list_tensors
 from ...observe.reduced import list_reduced
+from ...observe.tensors import find_tensors, look_past
 from ...private_torch import CHECK_FINALIZED, MARK_READY
 from ...untraced import untraced
 
@@ -73,9 +74,10 @@ class UnusedWatch:
             self._accumulates = True
             return
         self._is_due = True
-        for tensor in list_tensors(output):
-            if tensor.grad_fn is not None:
-                tensor.register_hook(self._note_backward)
+        for tensor in find_tensors(output):
+            with look_past(tensor):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(self._note_backward)
 
     def _note_backward(self, _gradient: Any) -> None:
         self._has_come = True
@@ -88,11 +90,11 @@ class UnusedWatch:
             return
         has_come, self._has_come = self._has_come and self._is_due, False
         if not all(_is_same(parameter, known) for parameter, known in self._late):
-            raise RuntimeError(SEVERAL_PASSES)
+            raise Unsafe(SEVERAL_PASSES)
         missing = _list_missing(ddp)
         if not has_come:
             if missing:
-                raise RuntimeError(SEVERAL_PASSES)
+                raise Unsafe(SEVERAL_PASSES)
             return
         self._is_due = False
         self.passes += 1
