@@ -13,7 +13,7 @@ LIBRARY = re.compile(
 )
 """Files of the interpreter's, of installed packages and of the runtime that trains for the advisor."""
 _OURS = re.compile(
-    r".*/agent/runtime/(?=(?:facts|rank_process|runtime)\.py|(?:calibrating|link|observe|races|steering)/)"
+    r".*/agent/runtime/(?=(?:facts|rank_process|runtime)\.py|(?:calibrating|link|nccl_tuner|observe|races|steering)/)"
 )
 """Files of the runtime that make no call for the script: what is raised in them is the runtime's."""
 _MARK = re.compile(r"^(?:\[rank (?P<rank>\d+)\] )?(?:\[(?:rank(?P<torchs>\d+)|\w+)\]: ?)?")

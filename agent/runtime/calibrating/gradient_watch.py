@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
+from ..guard import guarded
 from ..levers.reduction.reducer import has_own_hook
 from ..observe.clock import Clock
 from ..observe.reduced import list_reduced
@@ -58,6 +59,7 @@ class _Watch(ABC):
         self._in_backward = False
 
     def _make_hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        @guarded
         def hook(parameter: torch.Tensor) -> None:
             self._note(index, parameter)
 

@@ -167,4 +167,4 @@ def _report_at_exit(environment: Environment) -> None:
             time.sleep(environment.stay_s)
 
     sys.exit = note_exit  # type: ignore[assignment]
-    atexit.register(report)
+    atexit.register(_harmless(report))

@@ -8,12 +8,13 @@ elsewhere (torchrun --redirects) stays there.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import socket
 import sys
 import traceback
-from typing import Mapping, TextIO
+from typing import Mapping
 
 OUTPUT = "ADVISOR_OUTPUT"
 """The guard's socket, and the inode of the pipe that all processes of the session write to, separated by a colon."""
@@ -74,17 +75,21 @@ def say_traceback(error: BaseException) -> None:
 def _write(text: str) -> None:
     stream = sys.stderr
     with contextlib.suppress(Exception):  # a full disk, a closed file, an object of the script's
-        if stream is not None and not _is_stuck(stream):
-            stream.write(text)
-            stream.flush()
-
-
-def _is_stuck(stream: TextIO) -> bool:
-    """Whether nobody reads any more, which may end the process by a signal, or the reader keeps writers waiting."""
-    try:
+        if type(stream) is not io.TextIOWrapper:
+            if stream is not None:
+                stream.write(text)
+                stream.flush()
+            return
         number = stream.fileno()
-    except (OSError, ValueError, AttributeError):
-        return False
+        if not _is_stuck(number):
+            with contextlib.suppress(OSError):
+                stream.flush()
+            # Past its buffer: what cannot be written would stay there, for the script's own flush to fail at.
+            os.write(number, text.encode(errors="replace"))
+
+
+def _is_stuck(number: int) -> bool:
+    """Whether nobody reads any more, which may end the process by a signal, or the reader keeps writers waiting."""
     poll = select.poll()
     poll.register(number, select.POLLOUT)
     return [(number, select.POLLOUT)] != poll.poll(_PATIENCE_MS)

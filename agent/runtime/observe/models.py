@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Tuple
 from torch.nn.parallel import DistributedDataParallel
 
 from ..backends import is_alive
+from ..guard import guarded
 from ..untraced import untraced
 from .steps import list_parameters
 from .tensors import find_tensors, look_past
@@ -68,6 +69,7 @@ class Models:
             with look_past(tensor):
                 if tensor.grad_fn is not None:
 
+                    @guarded
                     def note(_gradient: Any) -> None:
                         self._awaited.pop(identity, None)
 

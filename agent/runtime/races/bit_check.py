@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Generator, List, Optional, Sequence, Tup
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ..guard import guarded
 from ..levers.lever import Training
 from ..link import beat
 from ..loading.random_numbers import RandomNumbers
@@ -61,7 +62,7 @@ class BitCheck:
                 if place == READ_BEFORE:
                     self._snapshot.restore()
                     self._updates = 0
-                    unhook = register_optimizer_step_pre_hook(self._before_update).remove
+                    unhook = register_optimizer_step_pre_hook(guarded(self._before_update)).remove
                 self._meet_random_numbers(place)
                 yield
             found = digest_training(parts.gather_training())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from advisor.protocol.measured.trials import Outcome
+from agent.production.plan import make_plan
 from agent.sessions.outcome import Cause, Ending, Evidence, judge
 
 from .fake_agent import ABOUT_CPUS, launch, measure
@@ -42,6 +43,25 @@ def test_script_trains_as_without_us_whichever_signal_fails(tmp_path: Path) -> N
     assert all(count <= 2 + (name in alone) for name, count in times.items()), times
     assert times["end_forward"] == 3
     assert times["begin_optimizer_step"] == 2
+
+
+def test_objects_of_the_script_are_asked_for_no_more_than_the_script_asks(tmp_path: Path) -> None:
+    session = launch(tmp_path, ["odd_objects.py"], patched=False, timeout_s=200.0)
+    assert session.code == 0, session.log
+    assert "the runtime failed" not in session.log
+    assert session.log.count("trained:") == 2 * 2 * 20
+
+
+@pytest.mark.parametrize("where", ["full", "gone", "closed"])
+def test_training_under_a_strategy_goes_on_wherever_its_standard_error_leads(
+    where: str, tmp_path: Path
+) -> None:
+    plan = make_plan(None, ["num_threads=1"], ())
+    words = ["plain.py", "--steps", "40"]
+    variables = plan.build_environment({}, tmp_path / "report.json", None)
+    session = launch(tmp_path, [*words, "--stderr", where, "--name", "ours"], variables=variables)
+    assert session.code == 0, session.log
+    assert "num_threads" in (tmp_path / "report.json").read_text()
 
 
 def test_hook_that_fails_in_a_trial_is_the_runtimes_fault(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """A failed script's log shows the culprit's own traceback, in the script's own files."""
 
+from pathlib import Path
+
 import pytest
 
-from advisor.protocol.culprit import excerpt_failure
+from advisor.protocol.culprit import excerpt_failure, find_culprit, is_library
+from agent.sessions.outcome import Cause, Ending, Evidence, judge
 
 LAUNCHER = """\
 Traceback (most recent call last):
@@ -97,3 +100,34 @@ def test_where_nothing_explains_it_the_last_lines_are_shown() -> None:
     lines = [f"step {number}" for number in range(50)]
     assert excerpt_failure("\n".join(lines)).splitlines() == lines[-20:]
     assert excerpt_failure("") == ""
+
+
+def test_every_file_of_the_runtime_is_known_as_the_advisors() -> None:
+    runtime = Path(__file__).parents[3] / "agent" / "runtime"
+    own = [path for path in runtime.rglob("*.py") if path.name != "__init__.py"]
+    assert [path for path in own if not is_library(str(path))] == []
+    assert not is_library("/home/ada/agent/runtime/train.py")
+
+
+@pytest.mark.parametrize(
+    ("innermost", "is_ours"),
+    [
+        ("runtime.py", True),
+        ("races/parts.py", True),
+        ("inject/patches.py", False),
+        ("guard.py", False),
+        ("loading/feed.py", False),
+        ("../../train.py", False),
+    ],
+)
+def test_what_is_raised_in_the_runtime_itself_is_no_failure_of_the_script(
+    innermost: str, is_ours: bool
+) -> None:
+    log = STARTED + '  File "/home/ada/own_group.py", line 13, in <module>\n    model(x)\n'
+    log += f'  File "/src/agent/runtime/{innermost}", line 323, in _steer\n    if size() < 2:\nValueError: no group\n'
+    culprit = find_culprit(_mark(0, log))
+    assert culprit is not None
+    assert culprit.is_ours == is_ours
+    judgement = judge(Ending(Cause.EXITED), Evidence(log_text=log, exit_code=1, steps=0))
+    assert judgement.reason.startswith("In a rank the runtime failed, not the script") == is_ours
+    assert (judgement.trouble is None) == is_ours

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional
 import torch
 
 from ... import private_torch
+from ...guard import guarded
 from ...observe.steps import list_parameters
 from ..lever import Evidence, Lever, Training, read_switch
 from ..reduction.gradient_merge import explain_no_gate
@@ -273,7 +274,7 @@ class _LayerWatch:
 
     def begin(self) -> None:
         if not self._is_done and not self._handles:
-            self._handles = [layer.register_forward_hook(self._note) for layer in self._layers]
+            self._handles = [layer.register_forward_hook(guarded(self._note)) for layer in self._layers]
             # Compiled code calls no hooks: this one forward runs as it was written.
             self._compiled = [
                 model.__dict__.pop(private_torch.COMPILED_CALL.name, None) for model in self._models

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import torch
 
+from ...guard import guarded
 from ...observe.steps import list_parameters
 from ...private_torch import CHOOSE_FUSION, SCALES_ITSELF
 from ..lever import Evidence, Lever, Training, read_switch
@@ -27,8 +28,8 @@ class _Usual:
         self.scales_itself = bool(SCALES_ITSELF.find(optimizer, False))
         self._asked: List[Flags] = []
         self._hooks = [
-            optimizer.register_state_dict_post_hook(self._describe, prepend=True),
-            optimizer.register_load_state_dict_post_hook(self._follow),
+            optimizer.register_state_dict_post_hook(guarded(self._describe), prepend=True),
+            optimizer.register_load_state_dict_post_hook(guarded(self._follow)),
         ]
 
     def replace(self, optimizer: Any, flags: Flags) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ...backends import find_backend, find_timeout
+from ...guard import guarded
 from ...private_torch import ABORT_GROUP
 from .lanes import let_threads_rest, open_lane
 from .nccl_options import Configuration, build_options, explain_no_options, read_fields
@@ -220,7 +221,7 @@ class Communicators:
         """A hook is about to run Python on other threads: when the process ends, none may be left inside one."""
         if not self._rests_at_exit:
             self._rests_at_exit = True
-            atexit.register(self._rest)
+            atexit.register(guarded(self._rest))
 
     def _rest(self) -> None:
         with contextlib.suppress(RuntimeError):  # of a device that failed

@@ -9,13 +9,14 @@ from typing import Any, Callable, List, Tuple
 import torch
 
 from ... import current
+from ...guard import guarded
 
 
 class StepGate:
     """Stands in the instances' own `step`, so that nothing of it is left once it is opened."""
 
     def __init__(self, may_step: Callable[[Any], bool]) -> None:
-        self._may_step = may_step
+        self._may_step = guarded(may_step)
         self._gated: List[Tuple[Any, Any, Any]] = []
 
     def guard(self, optimizers: List[Any]) -> None:
@@ -36,13 +37,13 @@ class StepGate:
         @functools.wraps(original)
         def step(this: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
             if closure is None:
-                if self._may_step(this):
+                if self._may_step(this) is not False:
                     return original(*args, **kwargs)
                 return _pretend(this, None)
             # The closure holds the forward: whether this step is held back is known only after it.
             with torch.enable_grad():
                 loss = closure()
-            if self._may_step(this):
+            if self._may_step(this) is not False:
                 return original(lambda: loss, *args, **kwargs)
             return _pretend(this, loss)
 

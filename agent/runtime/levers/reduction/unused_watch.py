@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ... import current
-from ...guard import Unsafe
+from ...guard import Unsafe, guarded
 from ...link.rank_output import say
 from ...observe.reduced import list_reduced
 from ...observe.tensors import find_tensors, look_past
@@ -56,7 +56,7 @@ class UnusedWatch:
         """Watch from here on, in trials and under `advisor run`. Every rank calls it between the same two steps."""
         self._is_due = self._has_come = self._accumulates = False
         self._late = []
-        self._hook = ddp.register_forward_hook(self._note_forward, prepend=True)
+        self._hook = ddp.register_forward_hook(guarded(self._note_forward), prepend=True)
         current.after_backward.append(self._finish)
 
     def end(self) -> None:
@@ -77,7 +77,7 @@ class UnusedWatch:
         for tensor in find_tensors(output):
             with look_past(tensor):
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(self._note_backward)
+                    tensor.register_hook(guarded(self._note_backward))
 
     def _note_backward(self, _gradient: Any) -> None:
         self._has_come = True

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping
 import torch
 
 from ... import private_torch
+from ...guard import guarded
 
 
 class Leftovers:
@@ -26,7 +27,8 @@ class Leftovers:
         """From here on, of these modules with their groups; forwards of `around` are looked at as they end."""
         self.stop()
         self._modules = dict(modules)
-        self._hooks = [module.register_forward_hook(self._end_forward) for module in around if self._modules]
+        end = guarded(self._end_forward)
+        self._hooks = [module.register_forward_hook(end) for module in around if self._modules]
 
     def stop(self) -> None:
         """What is left is sharded, and nothing is looked at any more."""

@@ -44,6 +44,7 @@ parser.add_argument("--drift-at", type=int, default=0, help="rank 1 changes a pa
 parser.add_argument("--adam", action="store_true")
 parser.add_argument("--compile", choices=["outside", "inside", "around"], help="of DDP, or the whole step")
 parser.add_argument("--break-threads", action="store_true", help="torch.set_num_threads fails from now on")
+parser.add_argument("--stderr", choices=["full", "gone", "closed"], help="where it leads")
 parser.add_argument("--break-outputs", action="store_true", help="whatever of ours looks at them fails")
 parser.add_argument("--own-forward", action="store_true", help="of a subclass of DistributedDataParallel")
 parser.add_argument("--forget", help="an attribute that DistributedDataParallel loses, as in another torch")
@@ -229,6 +230,16 @@ def train(arguments):
         delattr(nn.parallel.DistributedDataParallel, arguments.forget)
     if arguments.break_threads:
         torch.set_num_threads = lambda number: 1 / 0
+    if arguments.stderr == "full":
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+    elif arguments.stderr == "gone":
+        reading, writing = os.pipe()
+        os.dup2(writing, 2)
+        os.close(reading)
+        os.close(writing)
+    elif arguments.stderr == "closed":
+        os.close(1)
+        os.close(2)
     if arguments.break_outputs:
         sys.modules["fleet_advisor_runtime.current"].current_runtime.runtime.models.await_backward = (
             lambda *_: 1 / 0
