@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ... import private_torch
+from ...guard import guarded
 from ...observe.reduced import Reduced, explain_delay, find_reduced
 from ...private_torch import BUCKET_CONFIG, FORGET_PASS, HAS_REBUILT
 from ..buckets.bucket_plan import BATCHED, BucketPlan
@@ -155,7 +156,7 @@ def _reduce_first(ddp: Any, is_entered: bool) -> None:
             handle.remove()
 
     reducer = id(ddp.reducer)
-    handle = ddp.register_forward_pre_hook(note_forward)
+    handle = ddp.register_forward_pre_hook(guarded(note_forward))
 
 
 def explain_no_handover(ddp: Any, outputs: List[Any], searches: bool = False) -> Optional[str]:
