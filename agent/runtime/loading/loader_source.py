@@ -247,6 +247,20 @@ def explain_no_grouping(loader: Any) -> Optional[str]:
     return None
 
 
+def explain_own_iterator(iterator: Any) -> str:
+    """Why one that no loader of torch's has made cannot be exchanged."""
+    kind = type(iterator)
+    if kind.__module__.startswith("torchdata.stateful_dataloader"):
+        return (
+            "The script reads through torchdata's StatefulDataLoader: the position that it saves could not be kept "
+            "while its batches were read with other settings. Set its arguments by hand."
+        )
+    return (
+        f"The script's DataLoader makes iterators of its own ({kind.__module__}.{kind.__qualname__}), which cannot be "
+        "exchanged for others. Set its arguments by hand."
+    )
+
+
 def describe_settings(settings: LoaderSettings) -> str:
     """A few words for sentences."""
     if not settings.num_workers:

@@ -37,6 +37,7 @@ from .loader_source import (
     begin_like_the_script,
     explain_no_exchange,
     explain_no_grouping,
+    explain_own_iterator,
     observe_settings,
 )
 from .prefetched import Prefetched
@@ -184,6 +185,7 @@ class Reading:
         feed = feed or self.find_feed(iterator)
         self.undecided = None  # it was an evaluation's
         if feed is None:
+            self.unknown = self.unknown or explain_own_iterator(iterator)
             return read_next(iterator)
         if not feed.trains:
             self._take_for_training(feed)

@@ -294,6 +294,19 @@ def test_a_joined_batch_has_the_samples_of_all_and_a_pre_batched_one_an_unknown_
     assert tuned.find_feed(alone).size is None
 
 
+def test_iterators_of_a_loaders_own_are_refused_by_their_name() -> None:
+    class Own(loading._SingleProcessDataLoaderIter):
+        pass
+
+    loader, tuned = DataLoader(Samples(), 4), reading.Reading()
+    assert tuned.read(Own(loader), READ_NEXT).tolist() == [0, 1, 2, 3]
+    assert f"({__name__}.test_iterators" in tuned.unknown
+    Own.__module__ = "torchdata.stateful_dataloader.stateful_dataloader"
+    stateful = reading.Reading()
+    stateful.read(Own(loader), READ_NEXT)
+    assert "StatefulDataLoader: the position that it saves could not be kept" in stateful.unknown
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_loader_that_only_its_iterator_remembers_is_read_on_and_collected(persistent: bool) -> None:
     tuned = reading.Reading()
