@@ -30,7 +30,7 @@ from advisor.protocol.measured.messages import (
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockPlan, RacePlan, SessionState
 from advisor.protocol.nodes.cluster import Cluster, Node
-from advisor.protocol.training.workload import WITH_SECRETS, Workload, WorkloadFacts
+from advisor.protocol.training.workload import SAMPLES_PER_S, WITH_SECRETS, Workload, WorkloadFacts
 from advisor.protocol.views import RaceAccepted
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
@@ -194,9 +194,13 @@ def describe_rehearsal(rehearsed: Rehearsed) -> str:
     result, facts = rehearsed.result, rehearsed.facts
     if result is None or facts is None:
         return f"Nothing was measured: {rehearsed.ended.reason}"
+    told = facts.rate_unit == SAMPLES_PER_S
+    samples = (
+        f"{rehearsed.samples_per_s:.1f} samples/s" if told else "samples that nothing tells the number of"
+    )
     return "\n".join(
         [
-            f"{rehearsed.steps_per_s:.2f} steps/s, {rehearsed.samples_per_s:.1f} samples/s over {result.steps} steps "
+            f"{rehearsed.steps_per_s:.2f} steps/s, {samples} over {result.steps} steps "
             f"({facts.world_size} ranks, {facts.backend}, {facts.device.value}, torch {facts.torch_version})",
             "Can be tuned for this script, with its value now:",
             *(f"  {name} = {value}" for name, value in rehearsed.tunable.items()),

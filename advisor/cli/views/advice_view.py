@@ -27,6 +27,7 @@ from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, Rung
 from advisor.protocol.answers.why import say_unmeasured
 from advisor.protocol.gains import End, Quality, spell_gain
 from advisor.protocol.kinds import Allow
+from advisor.protocol.training.workload import SAMPLES_PER_S
 
 
 def render_advice(
@@ -87,14 +88,19 @@ def format_advice(
     return captured.get()
 
 
+NO_SAMPLES = " Nothing tells how many samples a step has (--samples-per-step does), so steps are counted;"
+
+
 def _verdict(advice: Advice, job_name: str) -> RenderableType:
     change = advice.verdict is Verdict.CHANGE
     lines = [Text(advice.first, style="bold red")] if advice.first else []
     lines += [Text(advice.headline, style="bold green" if change else "bold")]
-    rates = f"Your settings: {spell_rate(advice.baseline_samples_per_s)} samples/s."
+    unit = advice.rate_unit
+    rates = f"Your settings: {spell_rate(advice.baseline_samples_per_s)} {unit}."
     if change:
-        rates += f" With the changes below: {spell_rate(advice.strategy_samples_per_s)} samples/s."
-    rates += " A sample is one training example; more per second means the training is done sooner."
+        rates += f" With the changes below: {spell_rate(advice.strategy_samples_per_s)} {unit}."
+    rates += " A sample is one training example;" if unit == SAMPLES_PER_S else NO_SAMPLES
+    rates += " more per second means the training is done sooner."
     lines.append(Text(rates))
     if certainty := _certainty(advice):
         lines.append(Text(certainty))
@@ -103,7 +109,7 @@ def _verdict(advice: Advice, job_name: str) -> RenderableType:
             f"{spell_rate(told.baseline_samples_per_s)} → {spell_rate(told.strategy_samples_per_s)}"
             for told in advice.launches
         )
-        lines.append(Text(f"Launch by launch: {each} samples/s."))
+        lines.append(Text(f"Launch by launch: {each} {unit}."))
     about = " · ".join(part for part in (job_name, advice.cluster, _software(advice)) if part)
     if about:
         lines.append(Text(about, style="dim"))

@@ -75,7 +75,7 @@ def render_forecasts(forecasts: Sequence[Forecast]) -> RenderableType:
     """Return the cost model's what-ifs as a table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     table.add_column("cluster", no_wrap=True)
-    table.add_column("samples/s", justify="right", no_wrap=True)
+    table.add_column(forecasts[0].rate_unit, justify="right", no_wrap=True)
     table.add_column("band", no_wrap=True)
     table.add_column("scaling", justify="right")
     table.add_column("best settings", overflow="fold", ratio=1)

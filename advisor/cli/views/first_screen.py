@@ -159,10 +159,11 @@ def say_result(advice: Advice) -> str:
     bound = spell_bound(*figures)
     if gain.quality is not Quality.KNOWN:
         rate = spell_rate(advice.baseline_samples_per_s)
-        return f"{gain.describe()}: more minutes tell (your settings: {rate} samples/s)"
+        return f"{gain.describe()}: more minutes tell (your settings: {rate} {advice.rate_unit})"
     likely = f"{bound}, most likely {spell_likely(*figures)}" if bound else spell_likely(*figures)
     rates = (
-        f"{spell_rate(advice.baseline_samples_per_s)} → {spell_rate(advice.strategy_samples_per_s)} samples/s"
+        f"{spell_rate(advice.baseline_samples_per_s)} → {spell_rate(advice.strategy_samples_per_s)} "
+        f"{advice.rate_unit}"
     )
     doubt = "; wide: more minutes narrow it" if gain.high > _TOO_WIDE * gain.low else ""
     return f"{likely}: {rates} (95 % CI {spell_range(*figures)}{doubt})"

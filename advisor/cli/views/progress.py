@@ -77,13 +77,13 @@ def list_troubles(sessions: Sequence[Session], since: datetime) -> list[str]:
     return [_clip(line) for line in reversed(lines.values())]
 
 
-def _describe_baseline(_: Job, history: JobHistory) -> str:
+def _describe_baseline(job: Job, history: JobHistory) -> str:
     rates = [
         rate_of(block) for block in history.done_blocks() if not block.plan.overrides and rate_of(block) > 0
     ]
     if not rates:
         return "starting your script as it stands"
-    told = f"{spell_rate(fmean(rates))} samples/s"
+    told = f"{spell_rate(fmean(rates))} {job.rate_unit}"
     if len(rates) < 2:
         return told
     spread = stdev(rates) / fmean(rates)

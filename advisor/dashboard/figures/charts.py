@@ -101,7 +101,7 @@ def lay_out(figure: go.Figure, height: int, **more: object) -> None:
     figure.update_yaxes(automargin=True, zeroline=False)
 
 
-def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
+def draw_comparison(before: Side, after: Side, gain_words: str, unit: str) -> Figure:
     """Draw throughput before and after: a dot per block, a diamond and a bar for estimate and 95 % interval."""
     figure = go.Figure()
     for place, side, colour in ((0, after, ACCENT), (1, before, BASELINE)):
@@ -109,7 +109,7 @@ def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
             figure.add_scatter(
                 x=list(side.blocks), y=[place - 0.27] * len(side.blocks), mode="markers",
                 marker={"color": colour, "size": 9, "opacity": 0.35},
-                hovertemplate="block: %{x:.1f} samples/s<extra></extra>",
+                hovertemplate=f"block: %{{x:.1f}} {unit}<extra></extra>",
             )  # fmt: skip
         figure.add_scatter(
             x=[side.samples_per_s], y=[place], mode="markers",
@@ -118,9 +118,9 @@ def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
                 "type": "data", "symmetric": False, "array": [side.high - side.samples_per_s],
                 "arrayminus": [side.samples_per_s - side.low], "thickness": 3, "width": 9, "color": colour,
             },
-            hovertemplate=f"{side.label}: %{{x:.1f}} samples/s<extra></extra>",
+            hovertemplate=f"{side.label}: %{{x:.1f}} {unit}<extra></extra>",
         )  # fmt: skip
-    lay_out(figure, 200, xaxis_title="samples/s in the verdict's races<br>dots: races; bar: 95 % interval")
+    lay_out(figure, 200, xaxis_title=f"{unit} in the verdict's races<br>dots: races; bar: 95 % interval")
     figure.update_yaxes(tickvals=[0, 1], ticktext=[after.label, before.label], range=[-0.6, 1.5])
     rows = tuple(
         (
@@ -133,10 +133,10 @@ def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
         id="comparison",
         title="Throughput before and after",
         summary=(
-            f"The baseline reaches {formats.number(before.samples_per_s)} samples/s and the strategy "
+            f"The baseline reaches {formats.number(before.samples_per_s)} {unit} and the strategy "
             f"{formats.number(after.samples_per_s)}: {gain_words}."
         ),
-        table=Table(("", "samples/s", "95 % interval", "blocks"), rows),
+        table=Table(("", unit, "95 % interval", "blocks"), rows),
         plot=close_figure(figure),
         height=200,
     )

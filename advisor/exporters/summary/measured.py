@@ -87,7 +87,7 @@ def tabulate_tried(job: Job, history: JobHistory) -> str:
         for trial in trials
     )
     head = (
-        f"<tr><th{_NUMBER}>trial</th><th{_NUMBER}>samples/s</th><th>95 % interval</th><th{_NUMBER}>gain</th>"
+        f"<tr><th{_NUMBER}>trial</th><th{_NUMBER}>{job.rate_unit}</th><th>95 % interval</th><th{_NUMBER}>gain</th>"
         "<th>strategy</th><th>how it ended</th></tr>"
     )
     note = (

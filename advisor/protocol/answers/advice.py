@@ -15,6 +15,7 @@ from advisor.protocol.knobs.in_script import fit_to_script
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.telemetry import NodeFlag
 from advisor.protocol.training.own_knobs import OwnKnob
+from advisor.protocol.training.workload import SAMPLES_PER_S
 
 CONTINUE_S = 300.0
 """What a job is given more where the user does not say how much."""
@@ -348,6 +349,8 @@ class Advice(Message):
     shows them."""
     strategy_samples_per_s: float
     """The same under the advised strategy: the baseline's times `gain`."""
+    rate_unit: str = SAMPLES_PER_S
+    """What these two count a second: `steps/s` where the runtime finds no samples to count."""
     reasons: tuple[KnobReason, ...] = ()
     taken_back: tuple[KnobReason, ...] = ()
     """Knobs of the search's winner that were shown not to help: `after` is the value that was tried."""

@@ -4,6 +4,7 @@ from advisor.protocol.base import Message
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.parameter_servers import ServerSetup
+from advisor.protocol.training.workload import SAMPLES_PER_S
 
 
 class WhatIf(Message):
@@ -51,6 +52,8 @@ class Forecast(Message):
     """Predicted step time of the script as it stands."""
     samples_per_s: float
     """Predicted throughput of that strategy."""
+    rate_unit: str = SAMPLES_PER_S
+    """What it counts a second: `steps/s` where the runtime finds no samples to count."""
     low: float
     high: float
     """The band of that throughput."""

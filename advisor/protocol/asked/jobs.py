@@ -25,7 +25,7 @@ from advisor.protocol.knobs.reach import refuse_senseless_own, refuse_unknown_kn
 from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.standing import Standing
-from advisor.protocol.training.workload import Secret, Workload, WorkloadFacts, WorkloadKind
+from advisor.protocol.training.workload import SAMPLES_PER_S, Secret, Workload, WorkloadFacts, WorkloadKind
 
 NAMESPACE = "fleet-advisor-job"
 """What a signature is for (`ssh-keygen -Y sign -n`): one that was made for anything else is none here."""
@@ -381,6 +381,11 @@ class Job(Message):
         """The knobs that the job knows, as they act in its script."""
         known, facts = self.spec.catalogue, self.facts
         return known if facts is None else fit_to_script(known, facts.rounds_sums, facts.keeps_buckets)
+
+    @property
+    def rate_unit(self) -> str:
+        """What its rates are told in."""
+        return self.facts.rate_unit if self.facts else SAMPLES_PER_S
 
     @property
     def etag(self) -> str:

@@ -235,6 +235,9 @@ class HostRead(Message):
     """Seconds that the host waited in them in one step."""
 
 
+SAMPLES_PER_S, STEPS_PER_S = "samples/s", "steps/s"
+
+
 class WorkloadFacts(Message):
     """What the runtime saw of the running script."""
 
@@ -267,7 +270,7 @@ class WorkloadFacts(Message):
     memory_share: float = 0.0
     """Share of its device's memory that the fullest rank used at its peak; 0 where it is not known (on CPUs)."""
     batch_size_per_rank: float
-    """Samples that one rank consumes per optimizer step."""
+    """Samples that one rank consumes per optimizer step; 0 where nothing tells how many: then steps are counted."""
     microbatches_per_step: float = 1
     """Forward passes per optimizer step (gradient accumulation)."""
     optimizers: tuple[str, ...] = ()
@@ -318,6 +321,11 @@ class WorkloadFacts(Message):
     def keeps_buckets(self) -> bool:
         """Whether DDP's buckets stay as parameters are defined: it deals none anew where it searches in every step."""
         return self.ddp.find_unused_parameters and not self.ddp.static_graph
+
+    @property
+    def rate_unit(self) -> str:
+        """What a rate of this training is told in."""
+        return SAMPLES_PER_S if self.batch_size_per_rank > 0 else STEPS_PER_S
 
 
 def count_samples(text: str, values: Mapping[str, Value]) -> int:

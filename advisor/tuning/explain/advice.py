@@ -112,6 +112,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         candidate=shown.trial.changes if shown else Changes(),
         baseline_samples_per_s=rate,
         strategy_samples_per_s=rate * chosen.gain.ratio if chosen and chosen.gain else rate,
+        rate_unit=job.rate_unit,
         reasons=explain_changes(
             changes,
             job.catalogue,

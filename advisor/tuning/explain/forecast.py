@@ -128,6 +128,7 @@ def _forecast_servers(
         step_time_s=chosen.step_time_s,
         baseline_step_time_s=before.step_time_s,
         samples_per_s=rate,
+        rate_unit=job.rate_unit,
         low=rate / (1 + band),
         high=rate * (1 + band),
         scaling_efficiency=min(1.0, silent_s / chosen.step_time_s),
@@ -211,6 +212,7 @@ def _forecast(
         step_time_s=step_s,
         baseline_step_time_s=baseline_s,
         samples_per_s=rate,
+        rate_unit=job.rate_unit,
         low=rate / (1 + band),
         high=rate * (1 + band),
         scaling_efficiency=min(1.0, there.predict_silent_step_s(values) / step_s),
@@ -299,6 +301,7 @@ def describe_forecast(found: Forecast) -> str:
     """`8 nodes: 1 840 samples/s (1 700 … 1 990), 91 % of perfect scaling, with fuse_grad_size_in_MB 8`."""
     batch = f", {found.batch:g} times the batch" if found.batch != 1.0 else ""
     return (
-        f"{found.nodes} nodes{batch}: {found.samples_per_s:.4g} samples/s ({found.low:.4g} … {found.high:.4g}), "
+        f"{found.nodes} nodes{batch}: {found.samples_per_s:.4g} {found.rate_unit} "
+        f"({found.low:.4g} … {found.high:.4g}), "
         f"{spell_share(found.scaling_efficiency)} of a step without communication, with {found.changes.describe()}"
     )

@@ -189,7 +189,8 @@ def say_moods(record: Record) -> str:
     )
     each = ", ".join(f"{math.exp(rate):.3g}" for rate in rates.values())
     where = _find_where_moods_differ(record, rates, gap)
-    return f"With the same settings its launches run at {slow:.3g} or at {fast:.3g} samples/s ({each} in turn){where}."
+    rates_told = f"{slow:.3g} or at {fast:.3g} {record.job.rate_unit} ({each} in turn)"
+    return f"With the same settings its launches run at {rates_told}{where}."
 
 
 def _find_where_moods_differ(record: Record, rates: Mapping[str, float], gap: float) -> str:

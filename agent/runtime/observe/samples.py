@@ -50,6 +50,18 @@ class SampleCount:
         self.forwards = 0
         self.told: Optional[int] = None
         """What the script itself says it consumed in this step."""
+        self._ranks = 0
+        """That share a step, where steps are counted."""
+        self._multiple = 1
+
+    def count_steps(self, ranks: int) -> None:
+        """No rank finds samples to count: all ranks together count one for each step of the script's own."""
+        self._ranks = ranks
+
+    @property
+    def unit(self) -> str:
+        """What a second's training is told in."""
+        return "steps/s" if self._ranks else "samples/s"
 
     def note_fetch(self, loader: int, size: Optional[int]) -> None:
         """Training has read a batch of so many samples from this loader."""
@@ -60,6 +72,7 @@ class SampleCount:
 
     def note_forward(self, model: int, args: Any, kwargs: Any, multiple: int = 1) -> None:
         """`multiple` of the script's batches were read as one."""
+        self._multiple = multiple
         if self._first_model is None:
             self._first_model = model
         elif model != self._first_model:
@@ -90,5 +103,7 @@ class SampleCount:
     def close_step(self) -> float:
         """Samples of the step that ends here; the count starts again."""
         samples = self.samples / self.sharers if self.told is None else self.told
+        if self._ranks:
+            samples = self._multiple / self._ranks
         self.samples, self.forwards, self._first_model, self.told = 0, 0, None, None
         return samples

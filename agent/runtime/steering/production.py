@@ -75,7 +75,10 @@ class Production(Steering):
         self._wanted: Dict[str, Any] = {}
         """What was proved and is in force."""
         settings = strategy.get("watch")
-        self._watch = Watch(settings, parts.world_size, say) if settings and parts.rank == 0 else None
+        self._watch = None
+        if settings and parts.rank == 0:
+            counted = parts.process.samples
+            self._watch = Watch(settings, parts.world_size, say, unit=lambda: counted.unit)
 
     @property
     def is_over(self) -> bool:

@@ -5,6 +5,7 @@ In a trial the agent does (`conversation`), in a real training the strategy that
 
 from __future__ import annotations
 
+import math
 import statistics
 from abc import ABC, abstractmethod
 from typing import Any, Dict, List, Optional, Tuple
@@ -193,7 +194,12 @@ class Steering(ABC):
         observed = self._levers.observe(training)
         parts.apart_before = find_all_apart(parts)
         batches = parts.exchange.gather(process.batches, "batches of an epoch", PEER_TIMEOUT_S)
-        (fullest,) = parts.agree_on_most([round(1000 * read_share(parts.device))], "how full memory is")
+        counted = math.ceil(max(step.samples for step in self._watched))
+        fullest, counted = parts.agree_on_most(
+            [round(1000 * read_share(parts.device)), counted], "how full memory is and what can be counted"
+        )
+        if not counted:
+            process.samples.count_steps(parts.world_size)
         if parts.rank != 0:
             return {"refusals": refusals}
         parts.clock.settle()

@@ -38,8 +38,8 @@ SECRET = "ADVISOR_WEBHOOK_SECRET"
 
 
 class Watch:
-    """`settings`: `path` of the file; perhaps `low` (samples a second of all ranks), `every_s`, `webhook`, `retune`,
-    `server` (where to put every window) with its `token` or `token_file`."""
+    """`settings`: `path` of the file; perhaps `low` (samples a second of all ranks, or steps), `every_s`, `webhook`,
+    `retune`, `server` (where to put every window) with its `token` or `token_file`."""
 
     def __init__(
         self,
@@ -47,8 +47,10 @@ class Watch:
         world_size: int,
         say: Callable[[str], None],
         now_s: Callable[[], float] = time.perf_counter,
+        unit: Callable[[], str] = lambda: "samples/s",
     ) -> None:
         self._settings, self._world_size, self._say, self._now_s = settings, world_size, say, now_s
+        self._unit = unit
         self._window_s = float(settings.get("every_s") or WINDOW_S)
         self._low: Optional[float] = settings.get("low")
         self._usual: List[Dict[str, float]] = []
@@ -89,7 +91,7 @@ class Watch:
             "samples_per_s": self._samples * self._world_size / count / mean_s,
         }
         self._steps, self._samples, self._data_wait_s = [], 0.0, 0.0
-        self._write(window)
+        self._write({**window, "unit": self._unit()})
         self._report(window, *self._judge(window))
         if len(self._usual) < LEARNT_WINDOWS:
             self._usual.append(window)
@@ -101,7 +103,7 @@ class Watch:
             is_back = self._is_alerted
             self._below, self._is_alerted = 0, False
             if is_back:
-                sentence = f"Throughput is back at {window['samples_per_s']:.4g} samples/s."
+                sentence = f"Throughput is back at {window['samples_per_s']:.4g} {self._unit()}."
                 return self._tell("recovered", sentence, window)
             return "", ""
         self._below += 1
@@ -110,7 +112,7 @@ class Watch:
         self._is_alerted = True
         held_against = "what was advised" if self._settings.get("low") else "what was usual in this run"
         sentence = (
-            f"Throughput has fallen to {window['samples_per_s']:.4g} samples/s, below {held_against} "
+            f"Throughput has fallen to {window['samples_per_s']:.4g} {self._unit()}, below {held_against} "
             f"({low:.4g}). {self._explain(window)}"
         )
         if self._settings.get("retune"):

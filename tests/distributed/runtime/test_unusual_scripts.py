@@ -177,3 +177,11 @@ def test_gathered_parameters_do_not_outlive_an_optimizers_step(
     assert set(report(tmp_path)["in_force"]) == {knob}, session.log
     train(tmp_path, name, 40)
     assert steered == read(tmp_path, name), "no weight of before the step was used after it"
+
+
+def test_where_no_samples_can_be_counted_steps_are(tmp_path: Path) -> None:
+    arms: dict[str, dict[str, Any]] = {"a": {}, "b": UNFUSED}
+    session = launch(tmp_path, ["unusual.py", "objects", "80"], [race(arms), END])
+    assert session.code == 0, session.log
+    assert session.hello["facts"]["batch_size_per_rank"] == 0
+    assert [session.result(arm)["samples_per_step"] for arm in arms] == [1, 1]

@@ -41,6 +41,14 @@ def test_change_tells_both_rates_and_what_a_sample_is() -> None:
     assert "between +5.9 % and +10.7 % with 95 % confidence" in text
 
 
+def test_steps_are_told_where_nothing_tells_samples() -> None:
+    counted = a_change().model_copy(update={"rate_unit": "steps/s"})
+    text = words_of(counted)
+    assert "Your settings: 1 586 steps/s. With the changes below: 1 719 steps/s." in text
+    assert "Nothing tells how many samples a step has (--samples-per-step does), so steps are counted" in text
+    assert "samples/s" not in text
+
+
 def test_change_names_every_changed_knob_with_values_and_reason() -> None:
     text = words_of(a_change())
     assert "bucket size 32 MB → 8 MB Smaller buckets start" in text

@@ -146,7 +146,7 @@ def render_forecast(found: Forecast) -> str:
         where += f", {found.batch:g} times the batch"
     gain = found.baseline_step_time_s / found.step_time_s
     lines = [
-        f"Predicted on {where}: {spell_rate(found.samples_per_s)} samples/s "
+        f"Predicted on {where}: {spell_rate(found.samples_per_s)} {found.rate_unit} "
         f"({spell_rate(found.low)} … {spell_rate(found.high)})",
         f"  step      {found.step_time_s * 1e3:.1f} ms; your settings {found.baseline_step_time_s * 1e3:.1f} ms "
         f"({spell_gain(gain)})",

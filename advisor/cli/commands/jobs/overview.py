@@ -144,7 +144,7 @@ def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) 
     screen.show(Text(f"command: {' '.join(found.spec.workload.command)}", style="dim"))
     screen.show(Text(f"in {found.spec.workload.working_dir}, on {found.cluster.describe()}", style="dim"))
     if history.trials:
-        screen.show(_trials_table(history))
+        screen.show(_trials_table(history, found.rate_unit))
     if (devices := devices_table(history)) is not None:
         screen.show(devices)
     if found.state is JobState.FINISHED:
@@ -240,7 +240,7 @@ def _jobs_table(jobs: Sequence[Job], gains: Mapping[str, _Gain], now: datetime) 
     return table
 
 
-def _trials_table(history: JobHistory) -> Table:
+def _trials_table(history: JobHistory, unit: str) -> Table:
     rates: dict[int, list[float]] = {}
     shares: dict[int, list[float]] = {}
     for block in history.done_blocks():
@@ -251,7 +251,7 @@ def _trials_table(history: JobHistory) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     table.add_column("trial", justify="right")
     table.add_column("for", no_wrap=True)
-    table.add_column("samples/s", justify="right", no_wrap=True)
+    table.add_column(unit, justify="right", no_wrap=True)
     table.add_column("busy", justify="right", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
     table.add_column("strategy")

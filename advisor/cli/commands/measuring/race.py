@@ -19,7 +19,7 @@ from advisor.protocol.gains import describe_ratio
 from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.training.own_knob_texts import read_commands
 from advisor.protocol.training.own_knobs import split_variables
-from advisor.protocol.training.workload import WorkloadKind
+from advisor.protocol.training.workload import SAMPLES_PER_S, WorkloadKind
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client
@@ -33,9 +33,11 @@ class CommandRace(Message):
     """Change: B is faster. Keep: it is not, by more than the smallest gain asked for. Undecided: the time did not
     tell."""
     gain: Interval | None
-    """B's throughput over A's, in samples per second."""
+    """B's throughput over A's."""
     a_samples_per_s: float
     b_samples_per_s: float | None
+    rate_unit: str = SAMPLES_PER_S
+    """What these two count a second: `steps/s` where the runtime finds no samples to count."""
     headline: str
     device_hours: float
 
@@ -117,6 +119,7 @@ def judge(advice: Advice) -> CommandRace:
         gain=gain,
         a_samples_per_s=advice.baseline_samples_per_s,
         b_samples_per_s=advice.baseline_samples_per_s * gain.ratio if gain else None,
+        rate_unit=advice.rate_unit,
         headline=advice.headline,
         device_hours=advice.cost.device_hours,
     )
@@ -127,7 +130,7 @@ def describe(found: CommandRace, commands: list[str]) -> list[str]:
     rates = (found.a_samples_per_s, found.b_samples_per_s)
     lines = [f"RESULT   {_say_answer(found)}"]
     for name, command, rate in zip("AB", commands, rates, strict=True):
-        told = f"{rate:,.0f} samples/s" if rate is not None else "not measured"
+        told = f"{rate:,.0f} {found.rate_unit}" if rate is not None else "not measured"
         lines.append(f"{name}        {told:>18}   {command}")
     lines.append(f"COST     {found.device_hours:.2f} device-hours")
     lines.append(f"MORE     advisor advice {found.job_id} -v   every launch, and the losses")

@@ -96,7 +96,7 @@ def _draw_sides(history: JobHistory, advice: Advice) -> Figure | None:
             base * math.exp(b.summary.contrast.total) if b.summary and b.summary.contrast else rate_of(b) for b in ours
         ),
     )  # fmt: skip
-    return draw_comparison(before, after, advice.gain.describe())
+    return draw_comparison(before, after, advice.gain.describe(), advice.rate_unit)
 
 
 def _draw_breakdown(advice: Advice) -> Figure | None:

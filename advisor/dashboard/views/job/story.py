@@ -48,7 +48,9 @@ def list_facts(job: Job) -> tuple[tuple[str, str], ...]:
         **({"sharding": _describe_sharding(facts)} if facts.sharding else {}),
         "gradients per step": gradients,
         "model": model,
-        "batch per rank": f"{facts.batch_size_per_rank:g} samples",
+        "batch per rank": f"{facts.batch_size_per_rank:g} samples"
+        if facts.batch_size_per_rank
+        else "not told by its batches",
         "backend": f"{facts.backend} on {facts.device_name or facts.device.value}" if facts.backend else "",
         **{name: version for name, version in software.items() if version},
     }

@@ -9,6 +9,7 @@ from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.server.jobs import JobLine, tell_gain
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest, NotFound
+from advisor.protocol.answers.advice import Advice
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.nodes.cluster import spell_memory
 
@@ -86,6 +87,10 @@ def _row(label: str, cells: Sequence[str]) -> Row:
     return Row(label, tuple(cells), len(set(cells)) > 1)
 
 
+def _tell_rate(advice: Advice, rate: float) -> str:
+    return f"{formats.number(rate)} {advice.rate_unit}"
+
+
 def _list_measures(chosen: Sequence[MeasuredTrial]) -> list[Row]:
     estimates = [found.estimate for found in chosen]
     memory = [
@@ -94,7 +99,7 @@ def _list_measures(chosen: Sequence[MeasuredTrial]) -> list[Row]:
     ]
     none = formats.NO_VALUE
     return [
-        _row("samples/s, 95 % interval", [found.throughput for found in chosen]),
+        _row("rate, 95 % interval", [found.throughput for found in chosen]),
         _row("against trial 0", [found.gain_words for found in chosen]),
         _row("median step, ms", [formats.milliseconds(e.step_time_s if e else None) for e in estimates]),
         _row("device busy", [formats.percent(e.utilisation if e else None) for e in estimates]),
@@ -147,8 +152,8 @@ def compare_jobs(lines: Sequence[JobLine]) -> list[tuple[str, tuple[Row, ...]]]:
         )),
         ("Measured", (
             _row("gain", [tell_gain(line) for line in lines]),
-            _row("baseline, samples/s", [formats.number(a.baseline_samples_per_s) if a else none for a in advices]),
-            _row("advised, samples/s", [formats.number(a.strategy_samples_per_s) if a else none for a in advices]),
+            _row("baseline", [_tell_rate(a, a.baseline_samples_per_s) if a else none for a in advices]),
+            _row("advised", [_tell_rate(a, a.strategy_samples_per_s) if a else none for a in advices]),
             _row("step before, ms", [formats.milliseconds(told[0].total_s() if told else None) for told in phases]),
             _row("step after, ms", [formats.milliseconds(told[1].total_s() if told else None) for told in phases]),
             _row("strategies tried", [f"{line.trials} / {line.job.spec.budget.max_trials}" for line in lines]),

@@ -104,10 +104,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("number", "#", "Its number, in the order of creation", lambda found: found.trial.number,
            lambda found: str(found.trial.number), is_usual=True),
     _text("state", "state", "How it ended, or what it is doing", _say_state, is_usual=True),
-    Column("samples", "samples/s", "Of all its blocks, with the 95 % interval",
+    Column("samples", "rate", "Samples a second, or steps where nothing tells samples, with the 95 % interval",
            lambda found: found.estimate.samples_per_s if found.estimate else None,
            lambda found: found.throughput, is_usual=True),
-    _figure("interval", "± samples/s", "Half of that interval",
+    _figure("interval", "± rate", "Half of that interval",
             lambda found: found.estimate.half_width if found.estimate else None, formats.number),
     Column("gain", "gain", "Over trial 0, in their common races where there are any",
            lambda found: found.ratio, lambda found: found.gain_words, is_usual=True),
@@ -275,7 +275,7 @@ def write_csv(trials: Sequence[MeasuredTrial], query: TrialQuery) -> str:
     """Return the trials that the query selects as CSV with every column: times in seconds, sizes in bytes."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
-    units = {"± samples/s": "half_width_samples_per_s", "samples/s": "samples_per_s", "gain": "throughput_ratio",
+    units = {"± rate": "half_width_samples_per_s", "rate": "samples_per_s", "gain": "throughput_ratio",
              "#": "trial", "peak memory": "peak_memory_bytes", "last loss": "last_loss"}  # fmt: skip
     names = [
         units.get(column.title, f"{column.title[:-3]}_s" if column.title.endswith(" ms") else column.title)

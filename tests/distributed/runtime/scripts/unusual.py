@@ -70,6 +70,22 @@ def learn(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> f
     return loss.item()
 
 
+class Scene:
+    """A batch that only its own model can look into."""
+
+    def __init__(self) -> None:
+        self.pictures = draw()
+
+
+class Seeing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, scene: Scene) -> torch.Tensor:
+        return self.layer(scene.pictures)
+
+
 def run_out_of_memory(*_: object) -> None:
     """As a batch does that is too long."""
     raise MemoryError
@@ -114,6 +130,9 @@ if NAME == "stateful_hook":
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 if NAME == "eval_mode":
     model.eval()
+if NAME == "objects":
+    model = DistributedDataParallel(Seeing().to(DEVICE))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
 torch.manual_seed(1 + rank)
 
 
@@ -154,6 +173,10 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
             fake = model(draw()).detach()  # a forward without a backward
             (critic(fake).square().mean() - critic(draw()).mean()).backward()
             critics.step()
+        elif NAME == "objects":
+            optimizer.zero_grad()
+            model(Scene()).square().mean().backward()
+            optimizer.step()
         elif NAME.startswith("looks_"):
             batch = draw()
             optimizer.zero_grad()
