@@ -264,6 +264,7 @@ class OutputReader:
             step_time_s=times,
             samples_per_step=fmean(samples) if samples else 0.0,
             samples=sum(samples),
+            step_samples=tuple(samples) if len(set(samples)) > 1 else (),
             wall_s=sum(times),
             per_rank_step_time_s=tuple(
                 median(s.time_s for s in of_rank) for of_rank in zip(*steps, strict=True)

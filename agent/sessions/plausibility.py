@@ -57,11 +57,20 @@ def _contradict_arm(result: BlockResult, others: set[str]) -> str:
     times = result.step_time_s
     if result.steps != len(times):
         return f"there are {result.steps} steps and the times of {len(times)}"
+    if result.step_samples and len(result.step_samples) != result.steps:
+        return f"there are {result.steps} steps and the samples of {len(result.step_samples)}"
     if result.segments and (min(result.segments) < 0 or sum(result.segments) != result.steps):
         return f"segments of {sum(result.segments)} steps together hold {result.steps}"
     if result.same_as and (result.same_as not in others or times):
         return "what is said to be the same is another race's, or was timed all the same"
-    numbers = (*times, result.wall_s, result.samples_per_step, result.samples, result.switch_s)
+    numbers = (
+        *times,
+        *result.step_samples,
+        result.wall_s,
+        result.samples_per_step,
+        result.samples,
+        result.switch_s,
+    )
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         return "a number is negative or not finite"
     if times and min(times) < _SHORTEST_STEP_S:

@@ -53,6 +53,23 @@ class _Arm:
     steps: _Array
     units: _Array
     """Influence of every unit (a period, or a step) on the mean step time, in order, in seconds."""
+    samples: _Array
+    """In every segment."""
+    unit_samples: _Array
+    """A step's, of every unit."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Consecutive steps of one arm."""
+
+    times: _Array
+    samples: _Array
+    sizes: _Counts
+    """Steps of each segment."""
+
+    def sum_segments(self, values: _Array) -> _Array:
+        return np.add.reduceat(values, np.cumsum(self.sizes) - self.sizes)
 
 
 def contrast_arms(arm: BlockResult, reference: BlockResult) -> Contrast | None:
@@ -65,21 +82,23 @@ def contrast_arms(arm: BlockResult, reference: BlockResult) -> Contrast | None:
     enlarged by the correlation that batches still show (a first-order autoregression). Below six cycles it is at least
     what the single steps say. Results without segments were measured one after the other: the errors of six batches of
     each are added. With a period above 1 the unit that is capped is the period, for both arms where the segments allow
-    it.
+    it. Where steps differ in their samples, as with batches of graphs or of so many tokens, both sums are of the same
+    steps, and the residual is that of their ratio (Cochran 1977, section 6.5): what longer steps owe to more samples
+    is no noise, and what the counts alone vary by is.
     """
-    gain = math.log(max(arm.samples_per_step, _LEAST_S) / max(reference.samples_per_step, _LEAST_S))
     kept = _pair_cycles(arm, reference)
     if kept is not None and int(kept.sum()) >= 2:
         units = _choose_units(arm, reference, kept)
         first, second = _sum_arms(_keep_segments(arm, kept), _keep_segments(reference, kept), units)
         cycles = len(first.steps)
-        whole = _linearise(first.total, first) - _linearise(second.total, second)
-        capped = _linearise(first.influence, first) - _linearise(second.influence, second)
+        counts = _linearise(first.samples, first) - _linearise(second.samples, second)
+        whole = _linearise(first.total, first) - _linearise(second.total, second) - counts
+        capped = _linearise(first.influence, first) - _linearise(second.influence, second) - counts
         error, freedom = _measure_spread(capped)
         total_error, _ = _measure_spread(whole)
         excess_error, _ = _measure_spread(whole - capped)
         if cycles < _FEW_CYCLES:
-            error = max(error, math.hypot(_error_of_units(first.units), _error_of_units(second.units)))
+            error = max(error, math.hypot(_error_of_arm(first), _error_of_arm(second)))
             total_error = max(total_error, error)
     elif arm.step_time_s and reference.step_time_s:
         units = max(1, arm.period), max(1, reference.period)
@@ -94,6 +113,7 @@ def contrast_arms(arm: BlockResult, reference: BlockResult) -> Contrast | None:
         excess_error = math.sqrt(max(0.0, total_error**2 - error**2))
     else:
         return None
+    gain = math.log(_mean_of(first.samples, first) / _mean_of(second.samples, second))
     steps = float(first.steps.sum() + second.steps.sum())
     excess_s = float((first.total - first.typical).sum() + (second.total - second.typical).sum()) / steps
     own_s, other_s = _mean_of(first.typical, first), _mean_of(second.typical, second)
@@ -193,46 +213,53 @@ def _choose_units(arm: BlockResult, reference: BlockResult, kept: NDArray[np.boo
     return (both, both) if bool(np.all(sizes % both == 0)) else (own, other)
 
 
-def _keep_segments(result: BlockResult, kept: NDArray[np.bool_]) -> tuple[_Array, _Counts]:
-    """The step times in the kept segments, and how many each of these has."""
+def _keep_segments(result: BlockResult, kept: NDArray[np.bool_]) -> _Piece:
+    """The steps in the kept segments."""
     sizes = np.array(result.segments, dtype=np.int64)
     wanted = np.zeros(len(sizes), dtype=bool)
     wanted[: len(kept)] = kept
-    return _times_of(result)[np.repeat(wanted, sizes)], sizes[wanted]
+    steps = np.repeat(wanted, sizes)
+    return _Piece(_times_of(result)[steps], _samples_of(result)[steps], sizes[wanted])
 
 
-def _cut_block(result: BlockResult, unit: int) -> tuple[_Array, _Counts]:
-    """The step times of whole units of a block that did not alternate, and the sizes of up to six batches of them."""
+def _cut_block(result: BlockResult, unit: int) -> _Piece:
+    """Whole units of a block that did not alternate, in up to six batches of them."""
     times = _times_of(result)
     unit = min(unit, len(times))
     whole = len(times) // unit
     batches = min(whole, _BLOCK_BATCHES, max(2, whole // _LEAST_IN_BATCH))
     edges = np.round(np.linspace(0, whole, batches + 1)).astype(np.int64)
-    return times[: whole * unit], np.diff(edges) * unit
+    return _Piece(times[: whole * unit], _samples_of(result)[: whole * unit], np.diff(edges) * unit)
 
 
 def _times_of(result: BlockResult) -> _Array:
     return np.maximum(np.asarray(result.step_time_s, dtype=np.float64), _LEAST_S)
 
 
-def _sum_arms(
-    one: tuple[_Array, _Counts], other: tuple[_Array, _Counts], units: tuple[int, int]
-) -> tuple[_Arm, _Arm]:
+def _samples_of(result: BlockResult) -> _Array:
+    found = result.step_samples or [result.samples_per_step] * len(result.step_time_s)
+    return np.maximum(np.asarray(found, dtype=np.float64), _LEAST_S)
+
+
+def _sum_arms(one: _Piece, other: _Piece, units: tuple[int, int]) -> tuple[_Arm, _Arm]:
     """The sums of both arms' pieces, with one cap: the same excess in seconds over either arm's median unit."""
-    cut = [(*piece, *_cut_units(*piece, unit)) for piece, unit in zip((one, other), units, strict=True)]
-    medians = [float(np.median(means)) for _, _, means, _, _ in cut]
+    pieces = (one, other)
+    cut = [_cut_units(piece.times, piece.sizes, unit) for piece, unit in zip(pieces, units, strict=True)]
+    medians = [float(np.median(means)) for means, _, _ in cut]
     excess_s = _LONGEST_EXCESS * max(m * unit for m, unit in zip(medians, units, strict=True))
     slower = max(range(2), key=lambda place: medians[place] * units[place])
     arms = []
-    for place, (times, sizes, means, lengths, first) in enumerate(cut):
+    for place, (piece, (means, lengths, first)) in enumerate(zip(pieces, cut, strict=True)):
         capped, influence = _cap(means, excess_s / units[place], follows=place == slower)
         arms.append(
             _Arm(
-                total=np.add.reduceat(times, np.cumsum(sizes) - sizes),
+                total=piece.sum_segments(piece.times),
                 typical=np.add.reduceat(capped * lengths, first),
                 influence=np.add.reduceat(influence * lengths, first),
-                steps=sizes.astype(np.float64),
+                steps=piece.sizes.astype(np.float64),
                 units=influence,
+                samples=piece.sum_segments(piece.samples),
+                unit_samples=_cut_units(piece.samples, piece.sizes, units[place])[0],
             )
         )
     return arms[0], arms[1]
@@ -316,6 +343,11 @@ def _inflate(values: _Array, chance: float = 0.0) -> float:
     return (1.0 + correlation) / (1.0 - correlation)
 
 
+def _error_of_arm(arm: _Arm) -> float:
+    """That of ln(samples per second), from its single units."""
+    return _error_of_units(1.0 + arm.units / arm.units.mean() - arm.unit_samples / arm.unit_samples.mean())
+
+
 def _error_of_units(units: _Array) -> float:
     """The standard error of ln(mean) of successive units."""
     if len(units) < 2:
@@ -328,8 +360,9 @@ def _spread_of_block(seconds: _Array, arm: _Arm) -> tuple[float, float]:
     """The standard error of ln(mean step time) of a block, with its degrees of freedom."""
     if len(seconds) < 2:
         return _UNKNOWN_ERROR, 1.0
-    error, freedom = _measure_spread(_linearise(seconds, arm), alternated=False)
-    return max(error, _error_of_units(arm.units)), freedom
+    residuals = _linearise(seconds, arm) - _linearise(arm.samples, arm)
+    error, freedom = _measure_spread(residuals, alternated=False)
+    return max(error, _error_of_arm(arm)), freedom
 
 
 def _add_errors(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:

@@ -180,6 +180,8 @@ class BlockResult:
     """Timed steps in each cycle of its race, in order: together `steps`. Empty for a block that was measured alone."""
     samples: float = 0
     """Samples of all ranks in the timed steps."""
+    step_samples: Tuple[float, ...] = ()
+    """Those of each timed step, where they differ from step to step; empty elsewhere."""
     per_rank_step_time_s: Tuple[float, ...] = ()
     """Each rank's mean step time."""
     per_rank_work_s: Tuple[float, ...] = ()

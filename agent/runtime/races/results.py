@@ -44,6 +44,7 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Bl
         segments=count_segments([cycles[index] for index in kept], cycles),
         samples_per_step=statistics.fmean(samples) if samples else 0.0,
         samples=sum(samples),
+        step_samples=tuple(samples) if len(set(samples)) > 1 else (),
         wall_s=wall_s,
         warmup_steps=first["warmup_steps"],
         **account_for(payloads, length),

@@ -47,9 +47,10 @@ def test_waterfall_says_where_its_axis_starts_when_that_is_not_zero() -> None:
 
 def test_comparison_shows_every_block_and_both_intervals() -> None:
     before, after = Side("baseline", 100, 98, 102, (99.0, 101.0)), Side("strategy", 120, 115, 126, (119.0,))
-    figure = draw_comparison(before, after, "+20.0 %")
+    figure = draw_comparison(before, after, "+20.0 %", "steps/s")
     traces = json.loads(figure.plot)["data"]
     assert [len(trace["x"]) for trace in traces] == [1, 1, 2, 1]
+    assert "steps/s" in figure.summary
     assert figure.table.rows[1] == ("strategy", "120", "115 … 126", "1")
 
 

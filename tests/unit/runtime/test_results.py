@@ -57,6 +57,13 @@ def test_steps_last_together_as_long_as_on_the_rank_for_which_they_took_longest(
     assert merged.step_time_s == pytest.approx((1.5 * 4.0 / 3.5, 2.0 * 4.0 / 3.5))
     assert merged.wall_s == 4.0
     assert merged.samples_per_step == 16
+    assert merged.step_samples == ()
+
+
+def test_samples_are_told_step_by_step_where_they_differ() -> None:
+    ranks = [make_payload([1.0] * 3, samples=samples) for samples in ([8, 8, 3], [8, 8, 2])]
+    merged = results.merge_ranks(ranks, script_ended=False)
+    assert (merged.step_samples, merged.samples_per_step) == ((16, 16, 5), pytest.approx(37 / 3))
 
 
 @pytest.mark.parametrize("jitter", [0.002, 0.005, 0.02])

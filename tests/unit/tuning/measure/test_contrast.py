@@ -215,3 +215,26 @@ def test_a_forecast_falls_with_the_root_of_the_time() -> None:
 @pytest.mark.parametrize("steps", [(), (0.1,)])
 def test_a_forecast_from_next_to_nothing_is_a_cautious_one(steps: tuple[float, ...]) -> None:
     assert forecast_errors(steps, 5)(60.0) > 0.1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("segments", [(10,) * 20, (4,) * 5, ()], ids=str)
+def test_the_error_is_that_of_both_counts_and_times_where_steps_differ_in_their_samples(
+    share: float, segments: tuple[int, ...]
+) -> None:
+    """`share` of a step's time goes with its samples. With all of it, counts add nothing to what is doubtful."""
+    dice = np.random.default_rng(7)
+    steps = sum(segments) or 200
+
+    def draw_arm() -> BlockResult:
+        counts = 16.0 * np.exp(0.12 * dice.standard_normal(steps))
+        times = 0.05 * (1.0 - share + share * counts / 16.0) * np.exp(0.02 * dice.standard_normal(steps))
+        told = {"samples_per_step": float(counts.mean()), "step_samples": tuple(counts.tolist())}
+        return report(times, segments, **told)
+
+    found = [contrast(draw_arm(), draw_arm()) for _ in range(300)]
+    true = float(np.std([each.mean for each in found]))
+    told = float(np.sqrt(np.mean([each.error**2 for each in found])))
+    assert 0.85 * true < told < 1.6 * true
+    alone = math.sqrt(2.0 / steps) * 0.02
+    assert (true < 1.5 * alone) == (share == 1.0)
