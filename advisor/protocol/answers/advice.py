@@ -15,7 +15,6 @@ from advisor.protocol.knobs.in_script import fit_to_script
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.telemetry import NodeFlag
 from advisor.protocol.training.own_knobs import OwnKnob
-from advisor.protocol.training.workload import SAMPLES_PER_S
 
 CONTINUE_S = 300.0
 """What a job is given more where the user does not say how much."""
@@ -345,11 +344,10 @@ class Advice(Message):
     launches: tuple[LaunchTold, ...] = ()
     """Each launch that `gain` stands on."""
     baseline_samples_per_s: float
-    """Samples per second of the baseline in the confirmation (in the probe when there was none), as the user's clock
-    shows them."""
+    """Samples per second of the baseline in the confirmation, or else in the probe, by the user's clock."""
     strategy_samples_per_s: float
     """The same under the advised strategy: the baseline's times `gain`."""
-    rate_unit: str = SAMPLES_PER_S
+    rate_unit: str = "samples/s"
     """What these two count a second: `steps/s` where the runtime finds no samples to count."""
     reasons: tuple[KnobReason, ...] = ()
     taken_back: tuple[KnobReason, ...] = ()
