@@ -303,6 +303,8 @@ def _advise(exception: str, text: str) -> str:
         return "Install it beside this torchrun, or give the torchrun of the environment that trains by full path."
     if "cannot be started" in text or "No such file" in exception or "FileNotFoundError" in exception:
         return "Check that the file exists on every node, and the job's working_dir."
+    if "environment variable RANK expected" in text:
+        return "The script asks for RANK, which a launcher sets: torchrun --nproc-per-node 2 in the place of python."
     if "unrecognized arguments" in text or "error: argument" in text or "usage:" in text:
         return "Check the command's arguments: the line above in the log names the one that was refused."
     if "PermissionError" in exception or "Permission denied" in text:

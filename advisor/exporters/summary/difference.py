@@ -2,7 +2,7 @@
 
 from advisor.exporters.comments import describe_value
 from advisor.exporters.exported import Exported
-from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.advice import Advice, Verdict
 
 
 def describe_difference(advice: Advice, file: Exported) -> str:
@@ -17,5 +17,9 @@ def describe_difference(advice: Advice, file: Exported) -> str:
         else:
             lines.append(f"!{knob} = {describe_value(value)}: {file.unmapped.get(knob, 'not in this file.')}")
     if not advice.changes:
-        lines.append(" nothing: the advice is to keep what your script does.")
+        lines.append(
+            f" nothing: nothing is advised yet. {advice.what_to_do}".rstrip()
+            if advice.verdict is Verdict.UNDECIDED
+            else " nothing: the advice is to keep what your script does."
+        )
     return "\n".join(lines)

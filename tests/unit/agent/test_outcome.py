@@ -90,6 +90,10 @@ def test_disk_that_the_session_filled_ends_the_job_and_a_full_one_does_not():
         ("ModuleNotFoundError: No module named 'timm'", "environment that trains"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'data'", "exists on every node"),
         ("usage: train.py\ntrain.py: error: unrecognized arguments: --x", "arguments"),
+        (
+            "ValueError: Error initializing: environment variable RANK expected, but not set",
+            "torchrun --nproc-per-node 2",
+        ),
         ("  File 'train.py', line 3\nSyntaxError: invalid syntax", "by hand"),
     ],
 )

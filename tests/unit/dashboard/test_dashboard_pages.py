@@ -308,6 +308,8 @@ def test_export_is_a_file_to_save(sign_in: SignIn) -> None:
 
 def test_export_of_an_unknown_format_says_so(sign_in: SignIn) -> None:
     assert sign_in("adv_viewer_3_x").get("/jobs/sample/export/file?format=nope").status_code == 422
+    answer = sign_in("adv_viewer_3_x").get("/jobs/sample/export/file?format=trianer")
+    assert "did you mean trainer?" in answer.text
 
 
 @pytest.mark.parametrize(

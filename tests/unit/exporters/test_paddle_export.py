@@ -120,7 +120,7 @@ def test_what_nobody_in_paddle_reads_is_not_written(version, advise) -> None:
     assert fields_of(file.content) == {"a_sync": "false"}
     assert "nothing in it reads it" in file.unmapped["use_hierarchical_allreduce"]
     assert "convert_sync_batchnorm" in file.unmapped["sync_batch_norm"]
-    assert "Carries 0 of 3 changes" in file.content
+    assert "Carries 0 of 3 changes: nothing of what is advised is in this file." in file.content
 
 
 def test_a_field_that_the_version_lacks_is_said_to_be_missing(advise) -> None:

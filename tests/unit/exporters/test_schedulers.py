@@ -9,6 +9,7 @@ import yaml
 
 from advisor.exporters import export, export_bundle
 from advisor.exporters.summary.difference import describe_difference
+from advisor.protocol.answers.advice import Verdict
 
 CHANGES = {"fuse_grad_size_in_MB": 50.0, "NCCL_SOCKET_NTHREADS": 4}
 SRUN = """#!/usr/bin/env bash
@@ -107,3 +108,6 @@ def test_a_difference_shows_what_changes_and_what_cannot(advise) -> None:
     ]
     kept, job = advise({})
     assert "keep what your script does" in describe_difference(kept, export(kept, job, "json"))
+    undecided = kept.model_copy(update={"verdict": Verdict.UNDECIDED, "what_to_do": "Give it more time."})
+    told = describe_difference(undecided, export(undecided, job, "json"))
+    assert told.endswith(" nothing: nothing is advised yet. Give it more time.")

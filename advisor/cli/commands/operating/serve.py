@@ -52,7 +52,7 @@ def serve(
     if exposure := find_exposure(settings):
         raise CommandFailed(Exit.USAGE, exposure, "docs/operating.md has an example of each.")
     try:
-        from advisor.errors import Unavailable
+        from advisor.errors import DiskFull, Unavailable
         from advisor.serving import run_server
         from advisor.storage import DatabaseRefused
     except ModuleNotFoundError as error:
@@ -74,6 +74,9 @@ def serve(
         return
     except DatabaseRefused as error:
         raise CommandFailed(Exit.INTERNAL, error.what, error.hint) from error
+    except DiskFull as error:
+        remedy = f"Make room on it, or give another --data-dir than {directory} or another --database-url."
+        raise CommandFailed(Exit.INTERNAL, error.sentence, remedy) from error
     except Unavailable as error:
         raise CommandFailed(
             Exit.INTERNAL, error.sentence, "See that --database-url is right and that the database runs."
