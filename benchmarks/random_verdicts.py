@@ -90,13 +90,15 @@ def _find_drift(case: Case, bare: Trained, under: Trained) -> str:
     if case.may_drift:
         knob = "localsgd_k_steps" if "localsgd" in case.settings else ""
         most = int(case.settings[knob]) if knob else _MOST_LOCAL_STEPS
+        # Synchronised steps after a switch keep ranks apart, too, where each has a momentum of its own by then.
+        most += int(case.settings.get("localsgd_begin_step", "1"))
         if case.kind in _BY_TURNS:
             most *= _UPDATES_OF_TURNS
         since = 0
         for step, (before, after) in enumerate(zip(was[:-1], now[:-1], strict=False)):
             since = since + 1 if after and not before else 0
             if since >= most:
-                return f"ranks are apart for {since} updates before update {step}, averaged every {most}"
+                return f"ranks are apart for {since} updates before update {step}, averaged within {most}"
         return ""
     for step, (before, after) in enumerate(zip(was, now, strict=False)):
         if after and not before:
