@@ -38,15 +38,8 @@ finish(own)
 
 def draw_pipeline_ddp(draw: random.Random) -> Sketch:
     """Four ranks: two stages of a pipeline, each trained by DDP over two."""
-    schedule, parts, search = draw.choice(
-        (
-            ("ScheduleGPipe", 4, True),
-            ("Schedule1F1B", 2, False),
-            ("Schedule1F1B", 2, False),
-            ("Schedule1F1B", 4, True),
-        )
-    )  # torch 2.13 rebuilds buckets wrongly in the others, without any advisor
-    option = ", find_unused_parameters=True" if search else ""
+    schedule, parts = draw.choice(("ScheduleGPipe", "Schedule1F1B")), draw.choice((2, 4))
+    # Where DDP does not search it rebuilds its buckets wrongly here and ends the script (torch 2.13, by itself).
     body = f"""from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, {schedule}
 {draw_sizes(draw)}
@@ -54,7 +47,7 @@ mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
 PLACE = mesh["pp"].get_local_rank()
 generator = torch.Generator().manual_seed(100 + mesh["dp"].get_local_rank())
 net = Net(WIDTH, DEPTH)
-model = DDP(net, process_group=mesh.get_group("dp"){option}{draw_options(draw)})
+model = DDP(net, process_group=mesh.get_group("dp"), find_unused_parameters=True{draw_options(draw)})
 stage = PipelineStage(model, PLACE, 2, torch.device("cpu"), group=mesh.get_group("pp"))
 schedule = {schedule}(stage, n_microbatches={parts}, loss_fn=lambda out, y: (out - y).square().mean())
 optimizer = {draw_optimizer(draw).format("net.parameters()")}
