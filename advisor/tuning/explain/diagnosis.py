@@ -1,7 +1,7 @@
 """What bounds a step: the part of its account that takes most of it, and what that rules out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from advisor.protocol.answers.advice import Diagnosis, Finding
 from advisor.protocol.gains import spell_share
@@ -16,7 +16,7 @@ from advisor.tuning.measure.phases import (
     measure_scaling,
     pool_phases,
 )
-from advisor.tuning.measure.stragglers import describe_late
+from advisor.tuning.measure.stragglers import OFTEN, SAVE_LESS, describe_late, say_saving
 from advisor.tuning.space.space import Space
 
 _BALANCED = 1 / 3
@@ -79,9 +79,13 @@ def diagnose(blocks: Sequence[Block], space: Space | None = None, after: Sequenc
     if launch is not None:
         shares["launch"] = launch.share
     bound = _name_bound(shares, phases)
+    saves = median([block.result.saves_beside for block in blocks if block.result] or [0.0])
     findings = [
         Finding(
-            bound=name, share=share, holds=name == bound, evidence=_say(name, phases, late, name == bound)
+            bound=name,
+            share=share,
+            holds=name == bound,
+            evidence=_say(name, phases, late, name == bound, saves),
         )
         for name, share in shares.items()
         if name != "launch" and (name in _ALWAYS or share >= _WORTH_TELLING)
@@ -149,7 +153,7 @@ def _name_bound(shares: Mapping[str, float], phases: Phases) -> str:
     return largest if share >= _BALANCED else "balanced"
 
 
-def _say(bound: str, phases: Phases, late: LateRank | None, holds: bool) -> str:
+def _say(bound: str, phases: Phases, late: LateRank | None, holds: bool, saves: float) -> str:
     total = phases.total_s()
     of_step = f"of a {_ms(total)} step"
     if bound == "straggler":
@@ -209,8 +213,11 @@ def _say(bound: str, phases: Phases, late: LateRank | None, holds: bool) -> str:
         ),
         "stalls": (
             phases.stalls_s,
-            "stalls: computing takes several times as long in some steps",
-            "Look for other load, or more processes and threads than cores.",
+            "stalls: computing takes several times as long in some steps"
+            + (f" ({say_saving(saves)})" if saves >= OFTEN else ""),
+            f"{SAVE_LESS[0].upper()}{SAVE_LESS[1:]}."
+            if saves >= OFTEN
+            else "Look for other load, or more processes and threads than cores.",
         ),
     }[bound]  # fmt: skip
     sentence = f"{_ms(spent)} {of_step} is {what}."

@@ -13,7 +13,8 @@ from advisor.tuning.measure.phases import find_late
 _HARMFUL = ("HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown", "Reliability", "HwSlowdown")
 """Reasons for reduced clocks that a healthy device under full load does not have (a power cap is usual there); the last
 comes along with the others."""
-_OFTEN = 0.2
+OFTEN = 0.2
+"""Share of samples, or of steps, from which on something is worth a sentence."""
 _SLOW_CLOCK = 0.9
 """Below this share of the other devices' clock a device is slow."""
 _WORKING = 0.5
@@ -93,12 +94,20 @@ _COMPUTING = frozenset({"forward_s", "backward_s", "optimizer_s", "stalls_s"})
 """What a thread beside the training slows down."""
 
 
+SAVE_LESS = "save less often or less, or let another process write (AsyncCheckpointerType.PROCESS)"
+
+
+def say_saving(share: float) -> str:
+    """Return in how many steps a thread of the rank's own writes a checkpoint."""
+    return f"in {spell_share(share)} of the steps a thread of its own saves: torch.save"
+
+
 def describe_late(late: LateRank, step_s: float, where: str = "") -> str:
     """Return who waits for whom, for how long, and what the late rank does meanwhile."""
     doing, remedy = _DOES[late.part]
-    if late.saves_beside >= _OFTEN and late.part in _COMPUTING:
-        doing += f" (in {spell_share(late.saves_beside)} of the steps a thread of its own saves: torch.save)"
-        remedy = "save less often or less, or let another process write (AsyncCheckpointerType.PROCESS)"
+    if late.saves_beside >= OFTEN and late.part in _COMPUTING:
+        doing += f" ({say_saving(late.saves_beside)})"
+        remedy = SAVE_LESS
     return (
         f"Rank {late.rank}{where} is late: the others wait {late.waited_s * 1e3:.1f} ms of each {step_s * 1e3:.1f} ms "
         f"step for it, while it spends {late.excess_s * 1e3:.1f} ms more than they {doing}. "
@@ -128,7 +137,7 @@ def _flag_clocks(blocks: Sequence[Block], kinds: dict[tuple[str, int], str]) -> 
         usual = median(peers) if peers else None
         comparison = f", {usual:.0f} MHz on the other GPUs" if usual else ""
         speed = f" ({clock:.0f} MHz{comparison})" if clock else ""
-        if reasons[reason] >= _OFTEN:
+        if reasons[reason] >= OFTEN:
             flags.setdefault(
                 agent,
                 NodeFlag(

@@ -195,6 +195,8 @@ class BlockResult:
     """Every rank's account; empty where there are more than 64 ranks."""
     late: Optional[LateRank] = None
     """The rank that the others wait for; None where none is late in every step, or where waiting was not measured."""
+    saves_beside: float = 0.0
+    """Share of the timed steps in which a thread beside the training called torch.save, of the rank with most."""
     losses: Tuple[float, ...] = ()
     """Mean over the ranks of each timed step's loss, where the script's backward pass showed one."""
     loss_at_start: Tuple[float, ...] = ()

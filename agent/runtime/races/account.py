@@ -63,6 +63,7 @@ def account_for(payloads: Sequence[Payload], length: int) -> Dict[str, Any]:
         "per_rank_step_time_s": tuple(steps_s),
         "per_rank_work_s": tuple(step_s - wait_s for step_s, wait_s in zip(steps_s, waits)),
         "late": late,
+        "saves_beside": max(saves, default=0.0),
     }
 
 

@@ -1,5 +1,7 @@
 """Where the time goes, in words and figures."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.protocol.answers.advice import Diagnosis, Finding
@@ -38,6 +40,17 @@ def finding(diagnosis: Diagnosis, bound: str) -> Finding:
 
 
 COMPUTING = Phases(forward_s=0.03, backward_s=0.06, exposed_comm_s=0.001)
+
+
+def test_stalls_beside_saves_of_the_scripts_own_are_told_so() -> None:
+    plain = block(Phases(forward_s=0.02, backward_s=0.02, stalls_s=0.05, exposed_comm_s=0.001))
+    assert "Look for other load" in diagnose([plain]).sentence
+    assert plain.result
+    saving = plain.model_copy(update={"result": replace(plain.result, saves_beside=0.6)})
+    told = diagnose([saving]).sentence
+    assert "in 60 % of the steps a thread of its own saves" in told
+    assert "Save less often or less" in told
+    assert "other load" not in told
 
 
 def test_a_broadcast_of_buffers_is_named_with_its_remedy_and_is_no_ceiling_of_the_reductions() -> None:
