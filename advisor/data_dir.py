@@ -4,6 +4,7 @@ By itself: a command that needs only the path loads no settings.
 """
 
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,14 +33,21 @@ class NotPrivate(Exception):
 def make_private(directory: Path) -> None:
     """Make the directory, which holds tokens, for its owner only; where it is there, let nobody else write in it.
 
-    Raises NotPrivate where it is another user's, or cannot be closed.
+    One that others share, by its mode or by what lies in it, is not closed to them. Raises NotPrivate for it, and for
+    another user's.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     facts = directory.stat()
-    if facts.st_uid == os.geteuid() and facts.st_mode & 0o022:
+    if facts.st_uid == os.geteuid() and facts.st_mode & 0o022 and not _is_shared(directory, facts):
         directory.chmod(facts.st_mode & 0o7755)
         facts = directory.stat()
     refuse_others(directory, facts)
+
+
+def _is_shared(directory: Path, facts: os.stat_result) -> bool:
+    with os.scandir(directory) as entries:
+        owners = {entry.stat(follow_symlinks=False).st_uid for entry in entries}
+    return bool(facts.st_mode & stat.S_ISVTX) or not owners <= {os.geteuid()}
 
 
 def refuse_others(path: Path, facts: os.stat_result) -> None:

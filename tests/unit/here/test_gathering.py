@@ -221,6 +221,10 @@ def test_state_folder_is_closed_or_refused(tmp_path: Path) -> None:
     folder.chmod(0o777)
     make_private(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    folder.chmod(0o1777)
+    with pytest.raises(NotPrivate, match="may be written to by others"):
+        make_private(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777, "others share it"
     if os.geteuid() == 0:
         os.chown(folder, 65534, 65534)
         with pytest.raises(NotPrivate, match="belongs to another user"):
