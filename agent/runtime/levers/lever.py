@@ -110,6 +110,8 @@ class Lever(ABC):
     """Steps before that pattern has begun to repeat, when it is switched to for the first time in a race."""
     lead_in: int = 1
     """Untimed steps after each later switch, before its usual pace is reached."""
+    proves_state: bool = False
+    """Whether `prove` looks at what is set now, whenever it is asked, and not at what was counted since then."""
     least_segment: int = 0
     """Steps that show what it costs: where that falls due now and then only, or where switching to it takes long."""
     starts_slowly: bool = False
@@ -187,7 +189,7 @@ class Lever(ABC):
     def list_faults(self) -> Dict[str, str]:
         """Knobs in force of which what was proved holds no longer, each with its sentence: asked now and then in a real
         training, of every rank at one place."""
-        return {}
+        return self.prove().not_consumed if self.proves_state else {}
 
     @abstractmethod
     def prove(self) -> Evidence:

@@ -107,6 +107,8 @@ class Reading:
         """How many of the script's batches make one."""
         self.unknown = ""
         """Why torch's own iterators cannot be handled here, as a sentence."""
+        self._is_foreign = False
+        """Whether training has read from an iterator that cannot be handled."""
         self._trained: "weakref.WeakSet[Any]" = weakref.WeakSet()
         """Loaders that training has read."""
         self.undecided: Optional[Undecided] = None
@@ -185,6 +187,7 @@ class Reading:
         feed = feed or self.find_feed(iterator)
         self.undecided = None  # it was an evaluation's
         if feed is None:
+            self._is_foreign = True
             self.unknown = self.unknown or explain_own_iterator(iterator)
             return read_next(iterator)
         if not feed.trains:
@@ -291,6 +294,11 @@ class Reading:
     def _list_feeds(self) -> List[Tuple[Any, Feed]]:
         return [(iterator, getattr(iterator, FEED)) for iterator in self._iterators]
 
+    def take_foreign(self) -> bool:
+        """Whether training has read from an iterator that cannot be handled, since this was last asked."""
+        found, self._is_foreign = self._is_foreign, False
+        return found
+
     def change(self, changes: Mapping[str, Any]) -> int:
         """The script's own settings with `changes` from here on.
 
@@ -331,6 +339,7 @@ class Reading:
     def begin_timing(self, look_at_memory: bool) -> None:
         """Counts of batches start again, and the next batch is looked at if asked for."""
         self._look_at_memory, self.pinned = look_at_memory, False
+        self._is_foreign = False
         for _, feed in self.list_live():
             feed.delivered = feed.late = 0
 

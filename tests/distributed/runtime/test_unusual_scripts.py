@@ -185,3 +185,10 @@ def test_where_no_samples_can_be_counted_steps_are(tmp_path: Path) -> None:
     assert session.code == 0, session.log
     assert session.hello["facts"]["batch_size_per_rank"] == 0
     assert [session.result(arm)["samples_per_step"] for arm in arms] == [1, 1]
+
+
+def test_what_ceases_to_be_in_force_is_told_once_and_taken_back(tmp_path: Path) -> None:
+    session = train(tmp_path, "own_collector", 200, {"num_iteration_per_drop_scope": 10})
+    assert "1 of 1 advised settings are in force on every rank." in session.log
+    told = "NOT in force any more: num_iteration_per_drop_scope. The script set Python's own garbage collector anew."
+    assert session.log.count(told) == 1

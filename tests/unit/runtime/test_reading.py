@@ -247,6 +247,27 @@ def test_an_iterator_read_in_eval_mode_is_trainings_once_a_training_forward_foll
     assert multiprocessing.active_children() == []
 
 
+def test_a_loader_that_is_read_without_the_setting_is_a_fault() -> None:
+    data_reading = importlib.import_module("fleet_advisor_runtime.levers.computation.data_reading")
+    tuned = reading.Reading()
+    lever = data_reading.DataReading(tuned, torch.device("cpu"))
+    loader = DataLoader(Samples(), 4)
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    tuned.read(iterator, READ_NEXT)
+    lever.switch({data_reading.WORKERS: 1}, None)
+    lever.begin_timing()
+    tuned.read(iterator, READ_NEXT)
+    assert lever.list_faults() == {}
+    # Another one that cannot go on elsewhere.
+    other = tuned.start_epoch(DataLoader(Samples(broken_elsewhere=True), 4), DataLoader.__iter__)
+    tuned.read(other, READ_NEXT)
+    assert "the archive is open in another process" in lever.list_faults()[data_reading.WORKERS]
+    tuned.read(loading._SingleProcessDataLoaderIter(loader), READ_NEXT)
+    assert "iterators of its own" in lever.list_faults()[data_reading.WORKERS]
+    lever.switch({}, None)
+    assert lever.list_faults() == {}
+
+
 def test_an_evaluation_stays_one() -> None:
     train_set, held = DataLoader(Samples(40), 4), DataLoader(Samples(8), 4)
     tuned = reading.Reading()

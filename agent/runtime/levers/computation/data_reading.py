@@ -29,6 +29,7 @@ FIELDS = {
 """DataLoader's own name of each knob."""
 LEAST_SEGMENT = 60
 """Steps between two exchanges of workers: starting them takes as long as many steps."""
+OWN_SETTINGS = "A loader that training reads now has {found} instead."
 NO_LOADER = "The script keeps a persistent iterator without its DataLoader, from which others could be made."
 
 
@@ -100,6 +101,21 @@ class DataReading(Lever):
 
     def begin_timing(self) -> None:
         self._reading.begin_timing(look_at_memory=PIN in self._values)
+
+    def list_faults(self) -> Dict[str, str]:
+        if not self._values:
+            return {}
+        if self._reading.take_foreign():
+            return dict.fromkeys(self._values, self._reading.unknown or NO_LOADER)
+        faults: Dict[str, str] = {}
+        for _, feed in self._reading.list_live():
+            why = feed.failure or (NO_LOADER if feed.loader is None else explain_no_exchange(feed.loader))
+            for knob, value in self._values.items():
+                joined = feed.grouped.multiple if feed.grouped is not None else 1
+                found = joined if knob == MULTIPLE else getattr(feed.settings, FIELDS[knob])
+                if found != value and (knob in (MULTIPLE, WORKERS, PIN) or feed.settings.num_workers):
+                    faults[knob] = why or OWN_SETTINGS.format(found=found)
+        return faults
 
     def prove(self) -> Evidence:
         evidence = Evidence(not_consumed=dict(self._rejected))

@@ -21,6 +21,7 @@ class GarbageCollection(Lever):
 
     knobs = (KNOB,)
     serves_sharded = True
+    proves_state = True
     serves_engines = True
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class GarbageCollection(Lever):
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._evidence = Evidence()
-        if self.is_on:
+        if self.is_on and gc.get_threshold()[0] == LATE:  # else the script has set its own since
             gc.set_threshold(*self._own_thresholds)
         self.is_on = False
         if KNOB not in values:

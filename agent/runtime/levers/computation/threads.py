@@ -14,6 +14,7 @@ class Threads(Lever):
     knobs = ("num_threads",)
     serves_sharded = True
     serves_engines = True
+    proves_state = True
 
     def __init__(self) -> None:
         self._baseline = torch.get_num_threads()
@@ -26,6 +27,7 @@ class Threads(Lever):
         return {"num_threads": self._baseline}
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
+        is_the_scripts = self._wanted is not None and torch.get_num_threads() != self._wanted
         self._wanted, self._rejected = None, ""
         if "num_threads" in values:
             try:
@@ -34,6 +36,8 @@ class Threads(Lever):
                     raise ValueError(f"{self._wanted} threads are more than four per core of this machine")
             except ValueError as error:
                 self._wanted, self._rejected = None, f"num_threads was not set: {error}."
+        if is_the_scripts:  # set since then: what it goes back to
+            self._baseline = torch.get_num_threads()
         target = self._wanted or self._baseline
         if torch.get_num_threads() != target:
             torch.set_num_threads(target)

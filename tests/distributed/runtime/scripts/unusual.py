@@ -237,6 +237,8 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
             if step == STEPS // 2 and NAME == "second_model":
                 model = make_model()
                 optimizer = torch.optim.SGD(model.parameters(), 0.05)
+            if step == STEPS // 2 and NAME == "own_collector":
+                gc.set_threshold(600)
             if step == STEPS // 2 and NAME == "late_hook":
                 model.register_comm_hook(None, default_hooks.fp16_compress_hook)
             if step % 40 == 0 and NAME == "copies":
