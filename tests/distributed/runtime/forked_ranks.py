@@ -55,7 +55,8 @@ class RankForge:
             self._process.wait()
 
     def _start(self) -> "subprocess.Popen[str]":
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        # More threads than processors must not spin while they wait for each other.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
         if environment.get("FLEET_TEST_DEVICE", "cpu") == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         return subprocess.Popen(
