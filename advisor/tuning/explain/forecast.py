@@ -281,7 +281,7 @@ def _reservations(job: Job, measured: int, nodes: int, asked: WhatIf, residual: 
     ]
     if nodes > _FAR * measured:
         doubts.append(f"{nodes} nodes are more than {_FAR} times the {measured} that were measured.")
-    if measured == 1 and nodes > 1:
+    if measured == 1 and nodes > 1 and not asked.bits_per_s:
         doubts.append(
             "Only one node was measured: the links between nodes are an assumption; give their rate to improve it."
         )

@@ -32,10 +32,14 @@ RATE = 100_000_000
 
 
 def measure(
-    off: float = 1.0, rate: int | None = RATE, allow: Effect = Effect.EXACT, memory_bytes: int = 2**33
+    off: float = 1.0,
+    rate: int | None = RATE,
+    allow: Effect = Effect.EXACT,
+    memory_bytes: int = 2**33,
+    today: dict[str, object] = TODAY,
 ) -> SimulatedCluster:
     """A job that races `servers` 1 and 2; two take `off` times what the model expects."""
-    job = ParameterServers.model_validate(TODAY)
+    job = ParameterServers.model_validate(today)
     truth = ServerModel(RATE / 8, overhead_s=0.03)
 
     def speed(changes: Changes) -> float:
@@ -52,7 +56,7 @@ def measure(
         Node(hostname=f"n{i}", cpu_count=2, memory_bytes=memory_bytes, links=(link,)) for i in range(4)
     )
     facts = make_facts(
-        parameter_servers=TODAY, world_size=2, local_world_size=1, nodes=4, gradient_bytes=2 * 2**20
+        parameter_servers=today, world_size=2, local_world_size=1, nodes=4, gradient_bytes=2 * 2**20
     )
     cluster = SimulatedCluster(
         make_job(spec, facts=facts, cluster=Cluster(nodes=nodes), baseline={"servers": 1}),
@@ -194,3 +198,11 @@ def test_model_that_misses_its_measurements_forecasts_nothing() -> None:
 def test_unknown_links_are_asked_for() -> None:
     with pytest.raises(ForecastImpossible, match="what its nodes' links carry is not known"):
         ask(measure(rate=None))
+
+
+def test_links_whose_rate_is_given_are_no_assumption() -> None:
+    on_one_node = measure(today={**TODAY, "trainer_nodes": (0, 0), "server_nodes": (0,), "place": "together"})
+    assert "give their rate to improve it" in ask(on_one_node, nodes=2).caveat
+    told = ask(on_one_node, nodes=2, bits_per_s=25e9).caveat
+    assert "give their rate" not in told
+    assert "shared uplink" in told
