@@ -36,6 +36,15 @@ def read_state(pid: int) -> str:
     return fields[0] if fields else ""
 
 
+def read_name(pid: int) -> str:
+    """Return a process's name as the kernel has it, at most 15 bytes; "" when it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def read_cpu_s(pid: int) -> float | None:
     """Return the CPU seconds that a process has used so far, None when it is gone."""
     fields = _read_stat(pid)

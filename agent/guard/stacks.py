@@ -41,6 +41,11 @@ class RankStack:
             return f"{place}."
         return f"{place}, which waits in {_shorten(inner['file'])}:{inner['line']} ({inner['function']})."
 
+    def stands_in(self, file: str) -> bool:
+        """Whether the innermost call of the main thread is in a library's file of this name."""
+        frames = self._main_thread_frames()
+        return bool(frames) and frames[0]["file"].endswith(f"/{file}")
+
     def _main_thread_frames(self) -> list[re.Match[str]]:
         """Return the main thread's frames, innermost first: the interpreter lists its oldest thread last."""
         starts = [match.start() for match in _THREAD.finditer(self.text)]

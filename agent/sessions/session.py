@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from agent.devices.foreign import refuse_busy_gpus
 from agent.devices.telemetry import Sampler
 from agent.errors import AgentError, AgentStopped, DevicesBusy, Unlaunchable
 from agent.guard import stacks
+from agent.guard.caches import Cache
 from agent.guard.disk import DiskGuard
 from agent.guard.isolation import Protection
 from agent.guard.launcher import LaunchedSession
@@ -32,6 +34,7 @@ from agent.sessions.outcome import Cause, Ending, Evidence, Judgement
 from agent.sessions.output import OutputReader
 from agent.sessions.preparation import NodeContext, make_order, prepare_launch, protect
 from agent.sessions.renewal import News, Renewal
+from agent.sessions.starting import Start, explain_lock, find_compilers
 
 _GUARD_PERIOD_S = 0.1
 _GANG_POLL_S = 0.02
@@ -41,8 +44,6 @@ _SENT_LOG_CHARACTERS = 16_000
 _SENT_STACK_CHARACTERS = 16_000
 _STACKS_TIMEOUT_S = 3.0
 _LAUNCH_TIMEOUT_S = 10.0
-_STARTUP_SHARE = 0.75
-"""Largest share of a session's life that its start may take: a longer one leaves nothing to measure in."""
 _SILENCE_BEYOND_FENCE_S = 4.0
 """The agent fences its ranks itself and knows why; the shim does it for an agent that cannot."""
 
@@ -79,6 +80,7 @@ class SessionRun:
         self._progress = self._output or Progress(
             self._folder.ranks, assignment.hang_timeout_s, context.clock
         )
+        self._start = Start(context.settings.startup_timeout_s, assignment.session_timeout_s)
         self._launched: LaunchedSession | None = None
         self._launching = threading.Event()
         self._stacks: tuple[stacks.RankStack, ...] = ()
@@ -214,7 +216,7 @@ class SessionRun:
                 # A command does not hear that the session is over, so it need not be waited for.
                 if ending.cause in {Cause.INSTRUCTED, Cause.SCRIPT_ENDED} and self._output is None:
                     launched.wait_exit(self._context.settings.end_grace_s)
-                ending = self._look_where_ranks_stand(ending, launched)
+                ending = self._look_where_ranks_stand(ending, launched, protection.caches)
                 self._resisting = launched.kill(_KILL_TIMEOUT_S)
         finally:
             protection.remove_scratch()
@@ -233,7 +235,7 @@ class SessionRun:
             # An agent that was stopped meanwhile may hear the server again before it looks here.
             is_fenced = self._context.clock() - told_s > renewal.fence_s + _SILENCE_BEYOND_FENCE_S
             ending = self._measuring.ending or self._check_lease(renewal) or self._check_devices()
-            ending = ending or self._check_ranks(started_s) or self._check_disks(disks)
+            ending = ending or self._check_ranks(started_s, launched.root_pid) or self._check_disks(disks)
             if ending is not None:
                 return ending
             if renewal.acknowledged_at_s != told_s:
@@ -283,18 +285,14 @@ class SessionRun:
         trouble = self._sampler.trouble
         return Ending(Cause.DEVICE_UNUSABLE, trouble) if trouble else None
 
-    def _check_ranks(self, started_s: float) -> Ending | None:
+    def _check_ranks(self, started_s: float, root: int) -> Ending | None:
         self._progress.update()
         age_s = self._context.clock() - started_s
         limit_s = self._assignment.session_timeout_s
-        startup_s = min(self._context.settings.startup_timeout_s, _STARTUP_SHARE * limit_s)
-        if not self._progress.has_begun() and age_s > startup_s:
-            why = self._output.say_why_nothing_was_measured() if self._output is not None else ""
-            return Ending(
-                Cause.NEVER_BEGAN,
-                f"Not every rank of this node made a step within {startup_s:.0f} s from the launch. If loading really "
-                f"takes that long, give the job more time, and the agent a longer --startup-timeout. {why}".strip(),
-            )
+        if not self._progress.has_begun():
+            because = self._start.give_up_because(age_s, root)
+            why = self._output.say_why_nothing_was_measured() if because and self._output is not None else ""
+            return Ending(Cause.NEVER_BEGAN, f"{because} {why}".strip()) if because else None
         if age_s > limit_s:
             stuck = ", and no step was made any more" if self._progress.is_stalling() else ""
             sentence = f"{LIVED_OUT} of {limit_s:.0f} s{stuck}."
@@ -309,7 +307,9 @@ class SessionRun:
         cause = Cause.DISK_FILLED if shortage.is_sessions_own else Cause.DISK_FULL
         return Ending(cause, shortage.sentence)
 
-    def _look_where_ranks_stand(self, ending: Ending, launched: LaunchedSession) -> Ending:
+    def _look_where_ranks_stand(
+        self, ending: Ending, launched: LaunchedSession, caches: Sequence[Cache]
+    ) -> Ending:
         """Capture the stacks of ranks that made no progress, and say in the ending where each of them stands.
 
         Also when another node found the hang first and the server ended the session: its ranks wait here.
@@ -322,7 +322,8 @@ class SessionRun:
         self._stacks = stacks.capture_stacks(self._folder.ranks, launched.owns, _STACKS_TIMEOUT_S)
         remedy = REMEDY if ending.cause is Cause.HUNG else ""
         places = stacks.describe_positions(self._stacks)
-        return replace(ending, sentence=" ".join(filter(None, [ending.sentence, places, remedy])))
+        lock = explain_lock(self._stacks, caches, find_compilers(launched.root_pid))
+        return replace(ending, sentence=" ".join(filter(None, [ending.sentence, places, lock or remedy])))
 
     def _gather_evidence(self, kills_before: int) -> Evidence:
         launched = self._launched
