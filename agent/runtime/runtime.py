@@ -119,7 +119,7 @@ class Runtime:
             models.meet(ddp, self._steering is not None)
         models.last_forward[identity], models.entered = models.step, ddp
         if begins_step:
-            is_marked = recorder.ahead > 0
+            is_marked = recorder.ahead > 0 and not (recorder.gives_way and models.have_come)
             if is_marked:
                 recorder.pass_boundary(self.samples.close_step())
             else:

@@ -93,6 +93,8 @@ class Recorder:
         self._unscaled: Optional[torch.Tensor] = None
         self.ahead = 0
         """Boundaries that `pass_boundary` alone passes."""
+        self.gives_way = False
+        """Whether another model or optimizer ends that."""
         self._kept: List[StepMarks] = []
 
     def start(self) -> None:
@@ -119,9 +121,12 @@ class Recorder:
             step.end, step.samples = mark, samples
         return step
 
-    def keep_steps(self, count: int, kept: List[StepMarks]) -> None:
-        """The next `count` steps are only added to `kept`: the runtime decides nothing at their ends."""
-        self.ahead, self._kept = count, kept
+    def keep_steps(self, count: int, kept: List[StepMarks], gives_way: bool = False) -> None:
+        """The next `count` steps are only added to `kept`: the runtime decides nothing at their ends.
+
+        `gives_way`: unless another model or optimizer comes.
+        """
+        self.ahead, self._kept, self.gives_way = count, kept, gives_way
 
     def pass_boundary(self, samples: float) -> None:
         """Between two of these steps; the first forward of the one that begins is marked, too."""

@@ -25,10 +25,10 @@ class Agreement:
         self._gap, self._left = FIRST_GAP, FIRST_GAP
         self._trained = self._describe_trained()
 
-    def is_due(self) -> bool:
-        """Asked at every step boundary."""
-        self._left -= 1
-        return self._left <= 0
+    def count(self, steps: int) -> int:
+        """So many more steps have ended: how many are left until the next comparison, 0 where it is due."""
+        self._left = max(0, self._left - steps)
+        return self._left
 
     def compare(self) -> str:
         """Collective. A sentence where ranks hold different parameters that were equal before any setting was in force.

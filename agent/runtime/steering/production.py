@@ -74,6 +74,8 @@ class Production(Steering):
         """While a strategy is in force that was proved."""
         self._wanted: Dict[str, Any] = {}
         """What was proved and is in force."""
+        self._kept: List[StepMarks] = []
+        """Steps that were passed over since the last boundary."""
         settings = strategy.get("watch")
         self._watch = None
         if settings and parts.rank == 0:
@@ -101,19 +103,29 @@ class Production(Steering):
         if self._interruptions < MOST_INTERRUPTIONS and self._process.models.take_newcomers():
             self._interruptions = 0 if self._course_ended else self._interruptions + 1
             self._course, self._course_ended, self._agreement = self._put_in_force(again=True), False, None
+            self._parts.recorder.keep_steps(0, [])
         if not self._course_ended:
             self._go_on()
             return False
         if self._watch is not None:
             self._watch.note(step)
-        if self._agreement is None or not self._agreement.is_due():
+        if self._agreement is None:
             return False
-        try:
-            if not self._drifted(self._agreement):
-                self._take_back_faults()
-        except PeerLost:
-            self._agreement = None  # a rank has ended, or waits elsewhere: what is in force stays
-        return True
+        passed, self._kept = 1 + len(self._kept), []
+        is_due = self._agreement.count(passed) == 0
+        if is_due:
+            try:
+                if not self._drifted(self._agreement):
+                    self._take_back_faults()
+            except PeerLost:
+                self._agreement = None  # a rank has ended, or waits elsewhere: what is in force stays
+        self._pass_over()
+        return is_due
+
+    def _pass_over(self) -> None:
+        """Until the next comparison nothing is decided at boundaries, which then cost next to nothing."""
+        if self._agreement is not None and self._watch is None and not self.works_in_steps:
+            self._parts.recorder.keep_steps(self._agreement.count(0) - 1, self._kept, gives_way=True)
 
     def _drifted(self, agreement: Agreement) -> bool:
         """Collective. Whether the ranks train apart now: then every setting is taken back, and the owner is told."""
@@ -231,6 +243,7 @@ class Production(Steering):
             unproved = evidence["not_consumed"]
             left.update({knob: f"{unproved.get(knob, UNUSED)} It was taken back." for knob in undone})
             self._report(asked, left, evidence, found)
+        self._pass_over()
 
     def _switch(self, wanted: Mapping[str, Any]) -> Dict[str, str]:
         """Collective. Puts it in force on every rank; knobs that stand in its way on any, each with its reason."""
