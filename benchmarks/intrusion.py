@@ -87,9 +87,9 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
         series.append({"on": is_on, "wall_s": [t[0] for t in times], "cpu_s": [t[1] for t in times]})
     current.set_current(None)
     if dist.get_rank() == 0:
-        steering = runtime._steering
+        steering = runtime.runtime._steering
         if arguments.production:
-            is_measured = steering.is_over
+            is_measured = steering is not None and steering._course_ended
         else:
             least = 0 if arguments.loop_us else arguments.steps
             is_measured = steering._race is not None and steering._race.steps_done >= least
@@ -105,8 +105,7 @@ def time_calls(runtime: Any) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in CALLS}
 
     def time_call(name: str) -> None:
-        told = runtime if hasattr(runtime, name) else runtime.recorder
-        call, found = getattr(told, name), seconds[name]
+        call, found = getattr(runtime, name), seconds[name]
 
         def timed(*words: Any) -> Any:
             start_s = time.perf_counter()
@@ -114,7 +113,7 @@ def time_calls(runtime: Any) -> dict[str, list[float]]:
             found.append(time.perf_counter() - start_s)
             return returned
 
-        setattr(told, name, timed)
+        setattr(runtime, name, timed)
 
     for name in CALLS:
         time_call(name)

@@ -76,7 +76,7 @@ def main() -> None:
         current.set_current(runtime if is_on else None)
         step()
         notes.write(on=is_on, step_s=[step() for _ in range(arguments.steps)])
-    race = runtime._steering._race
+    race = runtime.runtime._steering._race
     notes.write(measured=race is not None and race.steps_done >= arguments.steps)
     current.set_current(None)
     dist.barrier()
