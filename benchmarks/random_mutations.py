@@ -73,7 +73,15 @@ def _in_helper(choose: Callable[[Any], Any]) -> None:
 
 def rebuild_of_trainable() -> None:
     """A rebuilt reducer takes only the parameters that require a gradient at this moment."""
-    _in_helper(lambda parameters: [i for i, p in enumerate(parameters) if p.requires_grad])
+    frozen: set[int] = set()
+
+    def note(original: Any, ddp: Any, *given: Any, **named: Any) -> Any:
+        frozen.clear()
+        frozen.update(id(p) for p in ddp.module.parameters() if not p.requires_grad)
+        return original(ddp, *given, **named)
+
+    _wrap(_load("levers.reduction.reducer"), "rebuild_reducer", note)
+    _in_helper(lambda parameters: [i for i, p in enumerate(parameters) if id(p) not in frozen])
 
 
 def order_by_rank() -> None:
