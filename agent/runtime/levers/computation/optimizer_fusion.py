@@ -19,6 +19,8 @@ Flags = Tuple[Optional[bool], Optional[bool]]
 LOOP, FOREACH, FUSED = "single_tensor", "multi_tensor", "fused"
 """torch's words for: one operator per parameter, a few for all, one for all."""
 
+_FUSED_IN_PARTS = ("Adam", "AdamW")
+
 
 class _Usual:
     """An optimizer as the script made it: its state dict describes it so, and a checkpoint stays the script's."""
@@ -194,7 +196,14 @@ def _find_offer(optimizer: Any, sparse: Set[int]) -> Optional[str]:
 
 
 def _takes_fused(optimizer: Any) -> bool:
-    """Asked of a second optimizer over one number of each kind: its constructor knows what is supported."""
+    """Asked of a second optimizer over one number of each kind: its constructor knows what is supported.
+
+    It does not know that torch cuts up (DTensor) the fused operators of Adam and AdamW only.
+    """
+    if type(optimizer).__name__ not in _FUSED_IN_PARTS and any(
+        hasattr(parameter, "to_local") for parameter in list_parameters(optimizer)
+    ):
+        return False
     kinds = {(parameter.dtype, parameter.device) for parameter in list_parameters(optimizer)}
     numbers = [torch.zeros(1, dtype=dtype, device=device, requires_grad=True) for dtype, device in kinds]
     try:

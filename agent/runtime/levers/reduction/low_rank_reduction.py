@@ -19,6 +19,8 @@ from .sum_check import SumCheck
 
 EXACT_STEPS = 2
 """Steps reduced whole first: DDP still moves gradients between buckets, and the error fed back belongs to a bucket."""
+_LEAST_NORM = 1e-8
+"""Added where PowerSGD divides by the norm of a column: a matrix of zeros must not become nan."""
 
 
 class _KeptBucket:
@@ -60,7 +62,10 @@ class LowRankReduction:
         if self._lane is not None or plan.configuration:
             [group] = communicators.provide_flat(1, plan.configuration, group)
         self._state = power_sgd.PowerSGDState(
-            process_group=group, matrix_approximation_rank=plan.rank, start_powerSGD_iter=EXACT_STEPS
+            process_group=group,
+            matrix_approximation_rank=plan.rank,
+            start_powerSGD_iter=EXACT_STEPS,
+            orthogonalization_epsilon=_LEAST_NORM,
         )
         self.check = SumCheck(ddp.process_group, EXACT_STEPS, count_reduced(ddp))
         self._before = self._after = 0
@@ -103,6 +108,11 @@ def explain_no_compression(ddp: Any) -> str:
     modules = ddp.modules()
     if any(getattr(module, "sparse", False) for module in modules):
         return "Some embedding has sparse gradients, which torch's PowerSGD hook cannot compress."
+    if ddp.find_unused_parameters:
+        return (
+            "The script has DDP search for parameters that a step does not use (find_unused_parameters): their "
+            "gradients are zero, from which PowerSGD does not come back, since it starts from the step before."
+        )
     if all(parameter.dim() < 2 for parameter in list_reduced(ddp)):
         return "No trained parameter is a matrix, so there is nothing to compress."
     return ""
