@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from dataclasses import replace
 from threading import get_ident
-from typing import Any, Callable, Deque, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
 
 import torch.utils.data.dataloader as loading
 
@@ -109,8 +109,8 @@ class Reading:
         """Why torch's own iterators cannot be handled here, as a sentence."""
         self._is_foreign = False
         """Whether training has read from an iterator that cannot be handled."""
-        self._trained: "weakref.WeakSet[Any]" = weakref.WeakSet()
-        """Loaders that training has read."""
+        self._trained: "Dict[int, weakref.ref[Any]]" = {}
+        """Loaders that training has read, by identity: a script's own may have no hash."""
         self.undecided: Optional[Undecided] = None
         """What was read last, while no training forward has followed it."""
 
@@ -118,7 +118,8 @@ class Reading:
 
     def has_trained(self, loader: Any) -> bool:
         """Whether training has read from this loader."""
-        return loader in self._trained
+        known = self._trained.get(id(loader))
+        return known is not None and known() is loader
 
     def start_epoch(self, loader: Any, iterate: Callable[[Any], Any], for_training: bool = True) -> Any:
         """The script iterates a loader: an iterator with the settings in force, or, where it is not known whether
@@ -245,7 +246,8 @@ class Reading:
     def _take_for_training(self, feed: Feed) -> None:
         feed.trains = True
         if feed.loader is not None:
-            self._trained.add(feed.loader)
+            trained, key = self._trained, id(feed.loader)
+            trained[key] = weakref.ref(feed.loader, lambda _: trained.pop(key, None))
 
     # What a loss check asks.
 

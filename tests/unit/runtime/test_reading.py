@@ -268,6 +268,20 @@ def test_a_loader_that_is_read_without_the_setting_is_a_fault() -> None:
     assert lever.list_faults() == {}
 
 
+def test_a_loader_without_a_hash_is_read_as_any_other() -> None:
+    class Equal(DataLoader):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Equal)
+
+    loader, tuned = Equal(Samples(), 4), reading.Reading()
+    iterator = start_undecided(tuned, loader)
+    assert read_undecided(tuned, iterator) == [0, 1, 2, 3]
+    tuned.decide()
+    assert tuned.has_trained(loader)
+    assert not tuned.has_trained(Equal(Samples(), 4))
+    assert tuned.read(iterator, READ_NEXT).tolist() == [4, 5, 6, 7]
+
+
 def test_an_evaluation_stays_one() -> None:
     train_set, held = DataLoader(Samples(40), 4), DataLoader(Samples(8), 4)
     tuned = reading.Reading()
