@@ -29,7 +29,7 @@ from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SURELY, SearchState, choose_winner, look
-from advisor.tuning.stages.confirmation import confirm, find_confirmed, list_ladder, next_confirmation
+from advisor.tuning.stages.confirmation import SPENT, confirm, find_confirmed, list_ladder, next_confirmation
 from advisor.tuning.stages.dead_ends import find_dead_end
 from advisor.tuning.stages.gangs import (
     decline_another,
@@ -38,6 +38,7 @@ from advisor.tuning.stages.gangs import (
     resume_launch,
     settle_among_gangs,
 )
+from advisor.tuning.stages.leftover import race_on
 from advisor.tuning.stages.trimming import choose_trimmed, next_trimming
 from advisor.tuning.stages.turns import (
     MOST_STEPS,
@@ -208,6 +209,8 @@ def _next_measured(record: Record, state: SearchState, live: Session | None) -> 
         winner = choose_trimmed(state)
     ladder = tuple(Candidate(Purpose.CONFIRM, t.changes, t.because) for t in list_ladder(state, winner))
     turn_or_why = next_confirmation(record, live, winner, ladder)
+    if turn_or_why == SPENT:
+        turn_or_why = race_on(record, live, winner) or SPENT
     return turn_or_why if isinstance(turn_or_why, Turn) or winner is not None else why_over or turn_or_why
 
 

@@ -5,6 +5,7 @@ What counts as ours is decided by ancestry, or by our marker in the environment 
 """
 
 import contextlib
+import glob
 import os
 import signal
 import time
@@ -45,13 +46,24 @@ def read_name(pid: int) -> str:
         return ""
 
 
+def count_running(root: int) -> int:
+    """Return how many threads of `root` and its descendants run, or wait for a processor, at this moment."""
+    tasks = (
+        task
+        for pid in [root, *list_descendants(root)]
+        for task in glob.glob(f"{pid}/task/*", root_dir="/proc")
+    )
+    return sum((_read_stat(task) or [""])[0] == "R" for task in tasks)
+
+
 def read_cpu_s(pid: int) -> float | None:
     """Return the CPU seconds that a process has used so far, None when it is gone."""
     fields = _read_stat(pid)
     return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS if fields else None
 
 
-def _read_stat(pid: int) -> list[str] | None:
+def _read_stat(pid: int | str) -> list[str] | None:
+    """Of a process, or of what else has such a file: a thread's folder."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may itself hold spaces and parentheses.

@@ -18,6 +18,8 @@ _MOST_RANKS_NAMED = 8
 _SETTLED_S = 0.2
 _POLL_S = 0.02
 
+_IMPORTING = "<frozen importlib."
+"""In the name of each frame of the import machinery."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 
@@ -39,6 +41,9 @@ class RankStack:
         inner = frames[0]
         if inner is own:
             return f"{place}."
+        called = frames[: frames.index(own)]
+        if any(_IMPORTING in frame["file"] for frame in called):
+            return f"{place}, still importing{_name_imported(called)}."
         return f"{place}, which waits in {_shorten(inner['file'])}:{inner['line']} ({inner['function']})."
 
     def stands_in(self, file: str) -> bool:
@@ -50,6 +55,15 @@ class RankStack:
         """Return the main thread's frames, innermost first: the interpreter lists its oldest thread last."""
         starts = [match.start() for match in _THREAD.finditer(self.text)]
         return list(_FRAME.finditer(self.text, starts[-1] if starts else 0))
+
+
+def _name_imported(called: Sequence[re.Match[str]]) -> str:
+    """The module of the outermost import: the first frame that its machinery called. Frames come innermost first."""
+    outermost = max(place for place, frame in enumerate(called) if _IMPORTING in frame["file"])
+    inside = reversed(called[:outermost])
+    file = next((frame["file"] for frame in inside if _IMPORTING not in frame["file"]), "")
+    parts = Path(_shorten(file)).with_suffix("").parts if file else ()
+    return f" {'.'.join(part for part in parts if part != '__init__')}" if parts else ""
 
 
 def capture_stacks(

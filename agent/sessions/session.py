@@ -11,6 +11,7 @@ import structlog
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.measured.messages import LIVED_OUT, Assignment, MemberState, SessionEnd
 from advisor.protocol.measured.trials import Outcome
+from advisor.protocol.nodes.load import say_load_here
 from advisor.protocol.plain_text import clean_text
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace
@@ -24,6 +25,7 @@ from agent.guard.disk import DiskGuard
 from agent.guard.isolation import Protection
 from agent.guard.launcher import LaunchedSession
 from agent.guard.lookups import Lookups
+from agent.guard.processes import count_running
 from agent.guard.progress import REMEDY, Progress
 from agent.guard.rank_folder import RankFolder
 from agent.guard.session_log import LogReader, read_log_tail
@@ -317,13 +319,17 @@ class SessionRun:
         is_stuck = ending.cause in {Cause.HUNG, Cause.NEVER_BEGAN} or (
             ending.cause is Cause.SERVER_ENDED and self._progress.is_stalling()
         )
-        if not is_stuck or launched.has_exited():
+        if not (is_stuck or ending.cause is Cause.EXPIRED) or launched.has_exited():
             return ending
-        self._stacks = stacks.capture_stacks(self._folder.ranks, launched.owns, _STACKS_TIMEOUT_S)
+        load = say_load_here(own=count_running(launched.root_pid))
+        if is_stuck:
+            self._stacks = stacks.capture_stacks(self._folder.ranks, launched.owns, _STACKS_TIMEOUT_S)
         remedy = REMEDY if ending.cause is Cause.HUNG else ""
         places = stacks.describe_positions(self._stacks)
         lock = explain_lock(self._stacks, caches, find_compilers(launched.root_pid))
-        return replace(ending, sentence=" ".join(filter(None, [ending.sentence, places, lock or remedy])))
+        return replace(
+            ending, sentence=" ".join(filter(None, [ending.sentence, places, load, lock or remedy]))
+        )
 
     def _gather_evidence(self, kills_before: int) -> Evidence:
         launched = self._launched

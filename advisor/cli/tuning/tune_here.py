@@ -20,6 +20,7 @@ from advisor.local.record import measuring_turn, pointing_at
 from advisor.local.server import LocalServer, starting_server
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.nodes.load import say_load_here
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client
@@ -38,7 +39,7 @@ def tune_here(
     """
     if wanted.spec is not None:
         check_here(wanted.spec, environment)
-        if warning := warn_of_nodes(wanted.spec):
+        for warning in filter(None, (warn_of_nodes(wanted.spec), say_load_here())):
             screen.warn(warning)
         if wanted.spec.testbed is not None:
             from advisor.local.testbed import require_testbed

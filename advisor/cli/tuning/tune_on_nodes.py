@@ -27,6 +27,7 @@ from advisor.local.process import LocalProcess, ProcessDied
 from advisor.local.record import measuring_turn, note_tuning
 from advisor.local.server import LocalServer, failure_of, starting_server
 from advisor.protocol.asked.jobs import Job, JobSpec
+from advisor.protocol.nodes.load import say_load_here
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client
@@ -56,7 +57,7 @@ def tune_on_nodes(
         return
     own, added = reset_added(environment)
     own["ADVISOR_DATA_DIR"] = str(nodes.state)
-    for sentence in filter(None, [*(added if place.rank == 0 else ()), spread(place)]):
+    for sentence in filter(None, [*(added if place.rank == 0 else ()), spread(place), say_load_here()]):
         screen.warn(sentence)
     _prove_time(place, wanted.spec, screen)
     if place.rank > 0:

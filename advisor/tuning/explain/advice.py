@@ -14,6 +14,7 @@ from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose, Trial
+from advisor.protocol.nodes.load import say_taken
 from advisor.tuning.explain.beyond_knobs import list_uneven_parts, list_warnings, say_apart
 from advisor.tuning.explain.cases import (
     Case,
@@ -46,14 +47,13 @@ from advisor.tuning.space.composition import list_own_values
 from advisor.tuning.space.rungs import CAVEATS, caveat_of
 from advisor.tuning.space.space import Space, build_space, say_unrepeated
 from advisor.tuning.stages.confirmation import list_ladder
+from advisor.tuning.stages.leftover import NOTICEABLE
 from advisor.tuning.stages.undecided import find_reason, measure_launch_noise
 
 _MOST_TOLD = 1.0
 """Smallest gain that is still worth telling, as a fraction: a user does not need to hear that +100 % could be found."""
 _MOST_MORE_S = 3600.0
 """Longest continuation that is proposed, in seconds."""
-_NOTICEABLE_LEFT = 0.1
-"""Share of a budget from which people wonder why it was not used."""
 _ENDED_BY = {
     JobState.CANCELLING: "the job was cancelled",
     JobState.CANCELLED: "the job was cancelled",
@@ -221,6 +221,7 @@ def _find_grounds(
         is_scripts=reason.why.is_scripts,
         smallest_gain=_find_smallest_gain(record),
         more_s=_estimate_more_s(record, case) if case else None,
+        load=say_taken(block.telemetry for block in record.baseline_blocks),
         where=job.spec.testbed.describe() if job.spec.testbed else "",
     )
 
@@ -232,15 +233,20 @@ def _spread(score: Score) -> Interval:
 
 
 def _has_time_left(record: Record) -> bool:
-    return record.remaining_s > _NOTICEABLE_LEFT * record.budget_s
+    return record.remaining_s > NOTICEABLE * record.budget_s
 
 
 def _say_what_ended(record: Record) -> str:
-    """A clause: that the budget ended, or that what is left of it would have held nothing more."""
-    if not _has_time_left(record):
-        return f"the budget of {record.budget_s:.0f} s ended"
-    left = f"{record.remaining_s:.0f} of {record.budget_s:.0f} s were left"
-    return f"the budget ended ({left}, too few for another race)"
+    """A clause: that the budget ended, what was left of it, and what another launch would have needed."""
+    launch_s, apart = plan_verdict(record).launch_s, record.switches_at_launch
+    told = []
+    if is_left := _has_time_left(record):
+        told.append(f"{record.remaining_s:.0f} of {record.budget_s:.0f} s were left")
+    if launch_s > max(record.remaining_s, NOTICEABLE * record.budget_s):
+        each = "" if apart else f": {record.startup_s:.0f} s until it trains, and then its race"
+        told.append(f"another {'pair of launches' if apart else 'launch'} takes {launch_s:.0f} s{each}")
+    whole = "the budget ended" if is_left else f"the budget of {record.budget_s:.0f} s ended"
+    return f"{whole} ({', and '.join(told)})" if told else whole
 
 
 def _find_smallest_gain(record: Record) -> float | None:

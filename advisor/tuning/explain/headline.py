@@ -79,6 +79,8 @@ class Grounds:
     """Smallest gain that the budget could find with 80 % power, as a fraction."""
     more_s: float | None = None
     """Seconds of further budget that are likely to decide; None where that cannot be told."""
+    load: str = ""
+    """A sentence: that other processes took much of the machine meanwhile."""
     where: str = ""
     """What it was measured on, where that is no real cluster."""
 
@@ -98,6 +100,8 @@ class Answer:
 def say_answer(grounds: Grounds) -> Answer:
     """Return the headline with its figures and the one line that says what to do."""
     headline = _say_headline(grounds)
+    if grounds.load and grounds.verdict is Verdict.UNDECIDED:
+        headline += f" {grounds.load}"
     if grounds.where:
         headline += f" Measured on {grounds.where}."
     action = choose_action(grounds)

@@ -28,6 +28,7 @@ from advisor.tuning.search.state import SearchState
 from advisor.tuning.stages.loss_guard import check_losses, count_guarded_steps
 from advisor.tuning.stages.turns import Turn, estimate_race_s, fits_behind, verdict_rules
 
+SPENT = "The budget is spent."
 _HOPELESS = 0.05
 """Chance of a decision below which a continued job searches anew instead of racing the same strategy on."""
 _MOST_AHEAD = 8
@@ -254,7 +255,7 @@ def _race(
     planned_s = reserve.plan.race_s * 0.5 ** min(_MOST_HALVINGS, _count_broken_off(record))
     race_s = min(planned_s, reserve.plan.race_s - (needs_s - record.remaining_s))
     if race_s < planned_s * (_SHORTEST if count >= 2 else 0.0) or race_s <= 0.0:
-        return "The budget is spent."
+        return SPENT
     rules = verdict_rules(record, arms, race_s, _find_enough(record, arms[1], verdict))
     return Turn(Race(Stage.CONFIRM, because, arms, rules, record.next_race), fresh)
 
@@ -296,7 +297,7 @@ def _race_apart(
     fresh = live is not None and (bool(record.blocks_in(live.id)) or live.cold != cold)
     each_s = record.startup_s + record.trip_s + 1.5 * timed_s
     if not affords(record, each_s * len(missing) - (0.0 if fresh or live is None else record.startup_s)):
-        return "The budget is spent."
+        return SPENT
     return Turn(Race(Stage.CONFIRM, because, (first,), rules, number), fresh)
 
 

@@ -1,13 +1,14 @@
 """Whom the guard kills, and whom it lets finish first."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from agent.guard.processes import SESSION_MARKER, kill_until_none, list_marked
+from agent.guard.processes import SESSION_MARKER, count_running, kill_until_none, list_marked
 
 HOLDER = """
 import time
@@ -47,3 +48,20 @@ def test_who_only_looks_as_if_it_cleaned_up_is_killed_too(tmp_path: Path) -> Non
         assert stubborn.stdout is not None
         stubborn.stdout.readline()
         assert kill_until_none(lambda: list_marked(**{SESSION_MARKER: session}), 60.0) == []
+
+
+def test_threads_that_run_are_counted_and_those_that_wait_are_not() -> None:
+    busy = "import threading\nprint(flush=True)\nthreading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()"
+    process = start("counting", busy)
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()
+        while count_running(process.pid) == 0:  # its thread begins in a moment
+            pass
+        assert count_running(process.pid) == 1
+        os.kill(process.pid, signal.SIGSTOP)
+        while count_running(process.pid):
+            pass
+    finally:
+        process.kill()
+        process.wait()

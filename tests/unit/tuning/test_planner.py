@@ -818,6 +818,25 @@ def test_a_job_that_verifies_a_strategy_races_it_and_nothing_else(gain: float, v
     assert "tried" not in advice.headline
 
 
+@pytest.mark.parametrize(
+    ("seconds", "startup_s", "stage"), [(180, 60.0, Stage.CONFIRM), (240, 118.0, Stage.SEARCH)]
+)
+def test_what_is_too_little_for_another_launch_is_spent_in_the_live_one(
+    seconds: float, startup_s: float, stage: Stage
+) -> None:
+    sim = quiet(seconds, startup_s=startup_s, noise=STEADY, seed=2)
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert spent_s(sim) > 0.9 * seconds
+    last = sim.races[-1]
+    assert (last.stage, "too few for another launch" in last.because) == (stage, True)
+    assert len({b.session_id for b in sim.blocks if b.race in {last.number, last.number - 1}}) == 1
+    if stage is Stage.SEARCH:
+        assert "another launch takes 1" in advice.headline
+        assert "s: 118 s until it trains, and then its race)" in advice.headline
+
+
 def test_buckets_of_a_script_that_sums_in_sixteen_bits_are_verified_as_what_changes_rounding() -> None:
     facts = make_facts(gradient_dtype="bfloat16")
     spec = make_spec(budget=Budget(max_trials=8, max_seconds=900), verify=SMALL)
