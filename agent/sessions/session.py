@@ -324,12 +324,10 @@ class SessionRun:
         load = say_load_here(own=count_running(launched.root_pid))
         if is_stuck:
             self._stacks = stacks.capture_stacks(self._folder.ranks, launched.owns, _STACKS_TIMEOUT_S)
-        remedy = REMEDY if ending.cause is Cause.HUNG else ""
-        places = stacks.describe_positions(self._stacks)
         lock = explain_lock(self._stacks, caches, find_compilers(launched.root_pid))
-        return replace(
-            ending, sentence=" ".join(filter(None, [ending.sentence, places, load, lock or remedy]))
-        )
+        remedy = lock or (REMEDY if ending.cause is Cause.HUNG else "")
+        told = [ending.sentence, stacks.describe_positions(self._stacks), load, remedy]
+        return replace(ending, sentence=" ".join(filter(None, told)))
 
     def _gather_evidence(self, kills_before: int) -> Evidence:
         launched = self._launched

@@ -74,14 +74,16 @@ CARRIED: tuple[Knob, ...] = (
     _carried("NCCL_P2P_DISABLE", E, False, "Switch direct GPU-to-GPU copies off.", realised=_SITE,
              switch=Switch.COLD),
     _carried("NCCL_IB_DISABLE", E, False, "Switch InfiniBand off.", realised=_SITE, switch=Switch.COLD),
-    _carried("NCCL_IB_CUDA_SUPPORT", E, True, "GPU direct RDMA.", realised=_SITE, switch=Switch.COLD),
+    _carried("NCCL_IB_CUDA_SUPPORT", E, True, "GPU direct RDMA.", switch=Switch.COLD,
+             realised="NCCL reads it no more since 2.4: how near to its network card a GPU has to be for GPU direct "
+             "RDMA is NCCL_NET_GDR_LEVEL, a setting of the site."),
     _carried("NCCL_ALGO", E, "", "Force NCCL's algorithm.", choices=("", "Ring", "Tree"),
              realised="For debugging, as NCCL's documentation says: NCCL chooses by size and topology, and a forced "
              "choice may be missing on another machine.", switch=Switch.COLD),
     _carried("NCCL_PROTO", E, "", "Force NCCL's protocol.", Effect.NUMERIC, choices=("", "LL", "LL128", "Simple"),
              realised="Never searched: LL128 on hardware without its guarantees corrupts data silently.",
              switch=Switch.COLD),
-    _carried("NCCL_DEBUG", E, "", "NCCL's log level.", choices=("", "VERSION", "WARN", "INFO"),
+    _carried("NCCL_DEBUG", E, "", "NCCL's log level.", choices=("", "VERSION", "WARN", "INFO", "ATTN", "TRACE"),
              realised="Logging, not speed.", switch=Switch.COLD),
     _carried("sync_mode", P, True, "Parameter servers wait for all trainers.", Effect.CONVERGENCE, _PSERVER),
     _carried("split_method", P, "RoundRobin", "How parameters are spread over servers.", realised=_PSERVER,
