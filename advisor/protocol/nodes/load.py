@@ -1,14 +1,7 @@
-"""How busy a machine is with the work of others, and the sentences that say so."""
+"""How busy a machine is with the work of others, and the sentence that says so."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean
-
-from advisor.protocol.measured.telemetry import NodeTelemetry
-
-_TAKEN = 0.2
-"""Share of a node's processors from which the work of others is named for how slow or uneven a training is."""
 
 
 def read_load() -> str:
@@ -41,18 +34,3 @@ def say_load(load: str, cores: int, own: int = 0) -> str:
 def say_load_here(own: int = 0) -> str:
     """Return the sentence for this machine, now."""
     return say_load(read_load(), os.cpu_count() or 1, own)
-
-
-def say_taken(blocks: Iterable[Iterable[NodeTelemetry]]) -> str:
-    """Return the sentence that others took processors while these blocks ran; empty where they took few, or no one saw.
-
-    `blocks` are each block's nodes; the node of which others took most counts.
-    """
-    taken: dict[str, list[float]] = {}
-    for nodes in blocks:
-        for node in nodes:
-            taken.setdefault(node.agent, []).append(node.cpu.mean - node.session_cpu.mean)
-    share = max(map(fmean, taken.values()), default=0.0)
-    if share < _TAKEN:
-        return ""
-    return f"While it was measured, other processes took {share:.0%} of the machine's processors."

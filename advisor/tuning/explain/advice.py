@@ -14,7 +14,6 @@ from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose, Trial
-from advisor.protocol.nodes.load import say_taken
 from advisor.tuning.explain.beyond_knobs import list_uneven_parts, list_warnings, say_apart
 from advisor.tuning.explain.cases import (
     Case,
@@ -40,6 +39,7 @@ from advisor.tuning.history.scores import Score
 from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.measure.stragglers import flag_nodes
+from advisor.tuning.measure.utilisation import say_taken
 from advisor.tuning.model.bucket_plan import tell_timings
 from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SURELY, SearchState, find_nearest_below, look

@@ -17,6 +17,8 @@ from advisor.protocol.measured.telemetry import (
 
 MOST_STRETCHES = 120
 """Points of a series."""
+_TAKEN = 0.2
+"""Share of a node's processors from which the work of others is named for how slow or uneven a training is."""
 
 
 def measure_utilisation(points: Sequence[TelemetryPoint]) -> float | None:
@@ -141,3 +143,18 @@ def _add(first: float | None, second: float | None) -> float | None:
 def _short(value: float) -> float:
     """Four digits: the figures travel with every look at a job."""
     return float(f"{value:.4g}")
+
+
+def say_taken(blocks: Iterable[Iterable[NodeTelemetry]]) -> str:
+    """Return the sentence that others took processors while these blocks ran; empty where they took few, or no one saw.
+
+    `blocks` are each block's nodes; the node of which others took most counts.
+    """
+    taken: dict[str, list[float]] = {}
+    for nodes in blocks:
+        for node in nodes:
+            taken.setdefault(node.agent, []).append(node.cpu.mean - node.session_cpu.mean)
+    share = max(map(fmean, taken.values()), default=0.0)
+    if share < _TAKEN:
+        return ""
+    return f"While it was measured, other processes took {share:.0%} of the machine's processors."

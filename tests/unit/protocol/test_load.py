@@ -2,8 +2,7 @@
 
 import pytest
 
-from advisor.protocol.measured.telemetry import NodeTelemetry, Spread
-from advisor.protocol.nodes.load import read_load, say_load, say_taken
+from advisor.protocol.nodes.load import read_load, say_load
 
 
 @pytest.mark.parametrize(
@@ -32,23 +31,3 @@ def test_others_are_named_where_the_last_minute_and_this_moment_show_as_many_as_
 def test_this_machines_load_is_read_as_it_is_told() -> None:
     assert say_load(read_load(), cores=10_000) == ""
     assert len(read_load().split()) == 5
-
-
-def took(agent: str, cpu: float, own: float) -> NodeTelemetry:
-    def spread(value: float) -> Spread:
-        return Spread(mean=value, median=value, max=value)
-
-    return NodeTelemetry(
-        agent=agent,
-        samples=3,
-        cpu=spread(cpu),
-        session_cpu=spread(own),
-        memory_bytes=0,
-        network_bytes_per_s=0.0,
-    )
-
-
-def test_the_node_of_which_others_took_most_is_told() -> None:
-    blocks = [(took("a", 0.9, 0.8), took("b", 1.0, 0.3)), (took("a", 0.9, 0.8), took("b", 1.0, 0.5))]
-    assert say_taken(blocks) == "While it was measured, other processes took 60% of the machine's processors."
-    assert say_taken([nodes[:1] for nodes in blocks]) == say_taken([]) == ""
