@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import inspect
 import types
+import weakref
 from typing import Any, Iterator, List, Optional
 
 import torch
@@ -77,12 +78,33 @@ def rebuild_reducer(
     Call between steps, on every rank alike. The reducer before is in force until the new one stands, and after any
     error. `hook` replaces the script's own communication hooks when given; otherwise those are registered again, since
     a hook lives in the reducer. Gradients go over `group` where one is given; buffers and whatever else DDP sends stay
-    with the model's own. `is_entered` says that this model's training forward begins at this moment.
+    with the model's own. `is_entered` says that this model's training forward begins at this moment: where its graph is
+    static and that forward is none that reduces, it gets the reducer as the next one begins that does.
     """
     reason = explain_no_rebuild(ddp)
     reduced = find_reduced(ddp)
     if reason is not None or reduced is None:
         raise RelaunchNeeded(str(reason))
+    if (waiting := _WAITING.pop(ddp, None)) is not None:
+        waiting.remove()
+    if not ddp.static_graph or (is_entered and ddp.require_backward_grad_sync):
+        _exchange(ddp, reduced, plan, state, hook, group)
+        return
+
+    def note_forward(model: Any, _args: Any) -> None:
+        if model.require_backward_grad_sync and torch.is_grad_enabled():
+            _WAITING.pop(model).remove()
+            _exchange(model, reduced, plan, state, hook, group)
+
+    _WAITING[ddp] = ddp.register_forward_pre_hook(guarded(note_forward))
+
+
+_WAITING: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
+"""By models with a static graph, the hook that waits for a forward outside no_sync() to give it another reducer. That
+reduces at the end of the first backward pass that it sees, and counts the gradients of that pass for all later ones."""
+
+
+def _exchange(ddp: Any, reduced: Reduced, plan: BucketPlan, state: Any, hook: Any, group: Any) -> None:
     before = {name: vars(ddp)[name] for name in FIELDS if name in vars(ddp)}
     try:
         with _thawed(reduced.parameters):
@@ -93,8 +115,6 @@ def rebuild_reducer(
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise RelaunchNeeded(NO_ROOM) from error
         raise
-    if ddp.static_graph:
-        _reduce_first(ddp, is_entered)
 
 
 @contextlib.contextmanager
@@ -127,6 +147,7 @@ def _build(ddp: Any, reduced: Reduced, plan: BucketPlan, state: Any, hook: Any, 
         first_bytes.set(dist, usual_first_bytes)
     private_torch.HAS_REBUILT.set(ddp, False)
     if ddp.static_graph:
+        private_torch.STATIC_ENQUEUED.set(ddp, False)
         private_torch.SET_STATIC.of(ddp.reducer)()
         private_torch.SET_STATIC.of(ddp.logger)()
     if hook is not None:
@@ -136,27 +157,6 @@ def _build(ddp: Any, reduced: Reduced, plan: BucketPlan, state: Any, hook: Any, 
         _register(ddp, own_state, own_hook)
     if builtin_hook is not None:
         private_torch.REGISTER_BUILTIN_HOOK.of(ddp)(builtin_hook)
-
-
-def _reduce_first(ddp: Any, is_entered: bool) -> None:
-    """DDP has a static graph's first backward pass reduce at its end, which one under no_sync() must not.
-
-    So the model waits for its first training forward outside no_sync(): that may be the one that begins now.
-    """
-    if is_entered and ddp.require_backward_grad_sync:
-        private_torch.STATIC_ENQUEUED.set(ddp, False)
-        return
-    private_torch.STATIC_ENQUEUED.set(ddp, True)
-
-    def note_forward(model: Any, _args: Any) -> None:
-        if id(model.reducer) != reducer:
-            handle.remove()
-        elif model.require_backward_grad_sync and torch.is_grad_enabled():
-            private_torch.STATIC_ENQUEUED.set(model, False)
-            handle.remove()
-
-    reducer = id(ddp.reducer)
-    handle = ddp.register_forward_pre_hook(guarded(note_forward))
 
 
 def explain_no_handover(ddp: Any, outputs: List[Any], searches: bool = False) -> Optional[str]:
