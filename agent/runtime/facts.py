@@ -35,6 +35,10 @@ FRAMEWORKS = {
 another one uses stands behind it."""
 
 
+DALI = "nvidia.dali"
+"""NVIDIA's reader, which takes a DataLoader's place."""
+
+
 def find_frameworks(modules: Mapping[str, Any]) -> Dict[str, str]:
     """The framework at work in this process with its version; nothing where the script does everything itself."""
     for name, proof in FRAMEWORKS.items():
@@ -108,6 +112,7 @@ def gather_facts(
         "software": {
             **find_frameworks(sys.modules),
             **(_find_version(TORCHREC, sys.modules) if has_tables(modules) else {}),
+            **(_find_version(DALI, sys.modules) if DALI in sys.modules else {}),
         },
         "step_time_s_hint": step_time_s,
         "cpu_threads": threads,
