@@ -14,7 +14,28 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 ORDINARY = (3, 6, 16, 19, 27, 36, 39, 46, 58, 59, 67, 72, 84, 118, 141, 192)
-OF_KINDS = (201, 203, 206, 207, 208, 209, 213, 214, 215, 216, 218, 220, 221, 264, 271, 316, 347, 385, 434, 482)
+OF_KINDS = (
+    201,
+    203,
+    206,
+    207,
+    208,
+    209,
+    213,
+    214,
+    215,
+    216,
+    218,
+    220,
+    221,
+    264,
+    271,
+    316,
+    347,
+    385,
+    434,
+    482,
+)
 """Of each kind one: what is trained, reduced, shared, returned, read or said otherwise."""
 
 
