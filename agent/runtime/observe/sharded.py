@@ -92,7 +92,7 @@ def find_device(root: Any) -> torch.device:
         return torch.device(root.compute_device)
     if find_kind(root) == deepspeed.NAME:
         return list_trained(root)[0].device
-    kind = list_trained(root)[0].device_mesh.device_type
+    kind = _list_meshes(root)[0].device_type
     return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
 
 
@@ -103,7 +103,15 @@ def find_group(root: Any) -> Any:
     if find_kind(root) == deepspeed.NAME:
         return deepspeed.find_group(root)
     mesh = _find_mesh(root)
-    return list_trained(root)[0].device_mesh.get_group(0) if mesh is None else mesh.shard_process_group
+    return _list_meshes(root)[0].get_group(0) if mesh is None else mesh.shard_process_group
+
+
+def _list_meshes(root: Any) -> List[Any]:
+    """Those that fully_shard's parameters lie on, also while they are gathered between two steps."""
+    found = list_trained(root)
+    if not all(hasattr(parameter, "device_mesh") for parameter in found):
+        found = [each.sharded_param for group in list_all_groups([root]) for each in group.fsdp_params]
+    return [parameter.device_mesh for parameter in found]
 
 
 def _find_mesh(root: Any) -> Any:
@@ -129,7 +137,7 @@ def count_sharers(root: Any) -> int:
     if find_kind(root) != FULLY_SHARD:
         return 1
     shared, copies = count_ranks(root)
-    ranks: int = max(parameter.device_mesh.size() for parameter in list_trained(root))
+    ranks: int = max(mesh.size() for mesh in _list_meshes(root))
     return ranks // (shared * copies)
 
 
