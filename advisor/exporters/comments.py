@@ -84,12 +84,12 @@ def head_lines(
         called = f"{title} ({knob})" if title != knob else knob
         lines.append(f"Changed: {called} from {before} to {describe_value(value)}{known}.")
     carried = sum(knob in provenance for knob in advice.changes)
+    whole = " run.sh carries all of them." if job.spec.workload.kind is WorkloadKind.PYTORCH else ""
     if not carried and advice.changes:
         lines.append(
-            f"Carries 0 of {len(advice.changes)} changes: nothing of what is advised is in this file."
+            f"Carries 0 of {len(advice.changes)} changes: nothing of what is advised is in this file.{whole}"
         )
     elif carried < len(advice.changes):
-        whole = " run.sh carries all of them." if job.spec.workload.kind is WorkloadKind.PYTORCH else ""
         lines.append(
             f"Carries {carried} of {len(advice.changes)} changes: the gain above was measured with all of them "
             f"together, and what these alone bring was not (advisor verify THIS-FILE measures it).{whole}"

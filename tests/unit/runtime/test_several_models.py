@@ -255,12 +255,10 @@ def test_a_reducer_that_cannot_look_for_unused_parameters_again_cannot_be_exchan
         lever.switch({"sync_nccl_allreduce": True}, training)
 
 
-def test_the_mode_of_compiled_models_is_named_where_nothing_is_compiled(
-    group: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mode_of_compiled_models_is_named_where_nothing_is_compiled(group: Any) -> None:
     config = pytest.importorskip("torch._dynamo.config")
-    monkeypatch.setattr(config, "optimize_ddp", "python_reducer")
-    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+    with config.patch(optimize_ddp="python_reducer"):
+        ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
     training = Training([ddp], [])
     refusal = GradientReduction(0, 1, 1, CPU).list_refusals(training)["fuse_grad_size_in_MB"]
     assert "the model is not compiled" in refusal
