@@ -117,5 +117,6 @@ def test_sums_that_models_mix_up_are_found_and_taken_back(tmp_path: Path) -> Non
     found = train(tmp_path, [{"sync_nccl_allreduce": True, "break": "lanes"}], "alike")
     [result] = found["alike"]
     assert result["off"] > 0.0, "nothing was broken"
-    assert "are not what a plain allreduce of the same gradients gives" in str(result["missing"])
+    # Ranks are compared before the first sums are judged.
+    assert "holds other values than rank 0" in str(result["missing"])
     assert not result["in_force"]

@@ -198,9 +198,6 @@ def test_what_cannot_be_put_in_force_is_said_and_the_rest_is(tmp_path: Path) -> 
     assert "1 of 2 advised settings are in force" in found.stderr
     assert "NOT in force: sync_batch_norm. The job trains on CPU" in found.stderr
     assert len((tmp_path / "run.losses.0").read_text().splitlines()) == 60
-    assert int((tmp_path / "run.boundaries.0").read_text()) < 40, (
-        "a strategy that was proved needs no more looks"
-    )
 
 
 def test_training_that_ends_before_the_proof_says_so(tmp_path: Path) -> None:
