@@ -267,7 +267,7 @@ with open("checkpoint.bin", "wb") as file:
     disk = agents.folder / "a0"
     disk.mkdir(parents=True)
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", disk], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=400m,mode=755", "tmpfs", disk], capture_output=True, check=False
     )
     if made.returncode:
         pytest.skip(f"no file system can be mounted: {made.stderr.decode()}")
