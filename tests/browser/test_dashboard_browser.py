@@ -181,7 +181,7 @@ def test_trials_are_chosen_while_others_arrive_and_then_compared(visit: Callable
 def test_trials_are_sorted_filtered_and_compared_without_scripts(visit: Callable) -> None:
     visitor = visit(java_script_enabled=False).sign_in()
     page = visitor.go("/jobs/sample/trials")
-    page.get_by_role("link", name="samples/s").click()
+    page.get_by_role("link", name="rate").click()
     expect(page.locator("tbody tr").first).to_contain_text("localsgd")
     page.locator("select[name=state]").select_option("failed")
     page.get_by_role("button", name="Apply").click()
