@@ -167,7 +167,7 @@ def test_agent_fences_itself_when_the_server_is_silent(
 
 def test_session_ends_when_its_time_is_over(agents, server, session_id, make_workload, wait_for):
     agents.start()
-    session = server.assign(session_id, make_workload(RANKS), ("a0",), session_timeout_s=1.0)
+    session = server.assign(session_id, make_workload(RANKS), ("a0",), session_timeout_s=8.0)
     end = wait_for(lambda: session.ends)[0]
     assert "longest life" in end["reason"]
 
@@ -267,6 +267,8 @@ Advisor.tell({{"kind": "hello", "protocol": 2, "facts": facts, "baseline": {{}}}
     assert (project / "keep.txt").read_text() == "mine"
     assert (project / "train.py").read_text() == script
     assert [file.name for file in outside.iterdir()] == ["model.pt"]
+    # What is written to caches stays with the job; the agent takes it along at its end.
+    agents.stop()
     assert not list((agents.folder / "a0" / "scratch").iterdir())
 
 
