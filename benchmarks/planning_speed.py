@@ -25,10 +25,10 @@ import numpy as np
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.model.cost_model import TimedStrategy, calibrate
+from advisor.tuning.search.asking import suggest
 from advisor.tuning.search.belief import Observation, learn
 from advisor.tuning.search.candidate_pool import list_candidates
 from advisor.tuning.search.recommendation import recommend
-from advisor.tuning.search.sampler import suggest
 from advisor.tuning.space.space import Space, build_space
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

@@ -16,9 +16,10 @@ from replay import Replay
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.history.record import Record
+from advisor.tuning.search.asking import mix_seed
 from advisor.tuning.search.belief import Observation, merge_repeats, normal_below, predict_gains
 from advisor.tuning.search.candidate_pool import list_axes, list_candidates, place
-from advisor.tuning.search.sampler import Suggestion, mix_seed
+from advisor.tuning.search.sampler import Suggestion
 from advisor.tuning.search.state import look
 from advisor.tuning.space.space import Space
 
@@ -72,7 +73,7 @@ def suggest_by_gp(
     space: Space, observations: Sequence[Observation], barred: Sequence[Mapping[str, Value]], seed: int,
     number: int, count: int = 1, model: Any = None, **_: Any,
 ) -> list[Suggestion]:  # fmt: skip
-    """Stand in for `advisor.tuning.search.sampler.suggest`."""
+    """Stand in for `advisor.tuning.search.asking.suggest`."""
     posterior = _Posterior(space, observations, model)
     incumbent = float(posterior.predict(posterior.measured)[0].max())
     ranked = sorted(merge_repeats(observations), key=lambda s: -s.score)

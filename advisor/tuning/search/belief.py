@@ -73,6 +73,8 @@ class Observation:
     """The score's standard error."""
     pending: bool = False
     """It is being measured in another session."""
+    given_up: bool = False
+    """Its measurement was ended early, because it was surely too slow."""
 
 
 @dataclass(frozen=True)

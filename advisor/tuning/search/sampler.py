@@ -1,51 +1,37 @@
-"""History -> next strategies: by our own surrogate, or by the sampler of Optuna that the job names.
+"""Our search as a sampler of Optuna: rules of thumb, then a Gaussian process over strategies with a cost model's mean.
 
-The only file of the search that imports Optuna. Its samplers get the history as finished trials of a study, strategies
-that failed as infeasible ones, and answer with places on the axes of the knobs. Our own, a Gaussian process over
-strategies with a knowledge gradient, is asked first where the job names none; Optuna's GP and TPE stand behind it, for
-the day when it raises.
-Nothing is stored: a study is rebuilt in memory for every suggestion, seeded by the job's seed and the race's number, so
-that the same history always gives the same suggestion.
+The sampler reads what was measured from the study that asks it, and from nowhere else: the same study and seed give
+the same proposal. The advisor's server makes such a study of every job (`asking`); alone it serves any study.
 """
 
-import hashlib
-import importlib
-import inspect
 import math
-import os
-import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
 
-from advisor.protocol.asked.jobs import HUB
-from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.nodes.cluster import Cluster
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.tuning.search.acquisition import Choice, Price, choose
-from advisor.tuning.search.belief import Belief, Observation, Predictor, learn, merge_repeats
-from advisor.tuning.search.candidate_pool import list_candidates, list_dimensions
-from advisor.tuning.space.space import Dimension, Space
+from advisor.tuning.search.belief import Belief, Observation, Predictor, learn
+from advisor.tuning.search.candidate_pool import list_candidates
+from advisor.tuning.search.named_space import NamedSpace, name_space
+from advisor.tuning.search.places import list_distributions, locate
+from advisor.tuning.space.rules_of_thumb import first_strategies
+from advisor.tuning.space.space import Space
 
-__all__ = ["Observation", "Suggestion", "mix_seed", "suggest"]
-
-MOST_ARMS = 4
-"""Strategies of one race at most, beside the baseline: more of them wait for each other."""
-_PENALTY = 0.2
-"""How far below the worst measured score a failed strategy is told to Optuna's own samplers, in log units."""
-_ASKS = 24
-"""How often a sampler of Optuna is asked for a strategy that may be chosen, before it is given up."""
-_SLOW_ASKS = 4
-"""The same for its GP, which takes a tenth of a second for each."""
-_MOST_TOLD = 60
-"""Strategies that Optuna's own samplers are told at most, the latest ones: their time grows with the number."""
-_STARTUP = 4
-"""Told strategies below which Optuna's own samplers draw at random."""
-_BEHIND = ("GPSampler", "TPESampler")
-"""Optuna's samplers that are asked, one after the other, where the first of the ladder raises."""
-_LEARNS_AFTER = {"GPSampler", "TPESampler"}
-"""Samplers that can be told so."""
+CHANGES, ERROR, GAVE_UP = "changes", "standard error", "given up"
+"""What a trial of a job's study carries beside its places and its value, as user attributes."""
+RUNS = "runs"
+"""The constraint that a strategy breaks which failed by its own fault."""
+_FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+_LINEAR = 0.1
+"""Deviation, in ln(throughput), that the scores of an objective without a logarithm are brought to."""
 
 
 @dataclass(frozen=True)
@@ -65,88 +51,216 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class _Question:
-    """What suggestions are made from."""
+class JobSearch:
+    """What a job knows beside its study."""
 
     space: Space
-    observations: Sequence[Observation]
-    never: frozenset[Changes]
+    never: frozenset[Changes] = frozenset()
     """Strategies that must not be chosen."""
-    model: Predictor | None
-    price_s: Price
-    seed: int
-    count: int
-    belief: Callable[[], Belief] | None
+    model: Predictor | None = None
+    """Predicts step times."""
+    price_s: Price = lambda _: 1.0
+    """What measuring a strategy costs, in seconds."""
+    belief: Callable[[], Belief] | None = field(default=None, compare=False)
+    """What `learn` returned for the study's trials, where the caller keeps it."""
+    spell: Callable[[Changes], str] = Changes.describe
+    """How a strategy is written in the reasons."""
 
 
-_Ask = Callable[[_Question], list[Suggestion]]
+class FleetSampler(optuna.samplers.BaseSampler):  # type: ignore[misc,unused-ignore]
+    """The advisor's search, for any study of one objective.
 
+        study = optuna.create_study(direction="maximize", sampler=FleetSampler(seed=1))
+        study.optimize(measure, n_trials=20)
 
-def suggest(space: Space, observations: Sequence[Observation], barred: Sequence[Mapping[str, Value]], seed: int,
-            number: int, count: int = 1, model: Predictor | None = None, price_s: Price = lambda _: 1.0,
-            quick: bool = False, belief: Callable[[], Belief] | None = None,
-            sampler: str = "") -> list[Suggestion]:  # fmt: skip
-    """Return the strategies of the next race, at most `count` (1 … 4), most worth first; empty when none is left.
+    The first trial is the reference: of knobs of Fleet's names their documented defaults, of others the middle of
+    their range; `study.enqueue_trial` names other settings. Then come the rules of thumb of those knobs, one after
+    another, and what the Gaussian process finds most worth measuring per trial. Values that are all positive count by
+    their logarithms, as throughputs and times do. A trial's user attribute `standard error`, in the value's own
+    unit, says how sure its value is (2 % of it where that is missing); trials that fail, and those that break a
+    constraint, teach which settings do not run. After all is measured, the best are measured again.
 
-    Measured strategies may come again; those that failed or are under way never do, nor do `barred` ones (known to be
-    idle, lost, measured where no repeat is wanted). `number` is the coming race's number, `model` a cost model,
-    `price_s` what measuring a strategy costs in seconds. `quick` skips the samplers that compute much; `belief` is for
-    callers who keep what `learn` returned for the same observations. `sampler` names one of Optuna's by its class, or
-    a package of OptunaHub's by hub:NAME, to be asked in place of the surrogate. Each sampler of the ladder answers for
-    the one before it, and the sentence says so.
+    `search_space` are the distributions, as OptunaHub's samplers take them; without it they are those that all finished
+    trials share, so that the second trial is the first one that is chosen. `batch` trials are chosen together, as those
+    of a race are. `facts` and `cluster` are what the rules of thumb ask about the training; without them one node of
+    eight ranks is assumed. `knowing` is for the advisor's own server.
     """
-    if not list_dimensions(space):
-        return []
-    failed = {o.changes for o in observations if o.score is None}
-    question = _Question(
-        space=space,
-        observations=observations,
-        never=frozenset(failed | {Changes(changes) for changes in barred}),
-        model=model,
-        price_s=price_s,
-        seed=mix_seed(seed, number),
-        count=max(1, min(MOST_ARMS, count)),
-        belief=belief,
-    )
-    why: list[str] = []
-    ladder: list[tuple[str, _Ask]] = [
-        (_title(name), _ask_named(name)) for name in dict.fromkeys((sampler, *_BEHIND)) if name
-    ]
-    if not sampler:
-        ladder.insert(0, ("The surrogate", _ask_surrogate))
-    if quick:
-        ladder = ladder[-1:]
-    for name, ask in ladder:
-        try:
-            found = ask(question)
-        except Exception as error:  # whatever a library raises, the search goes on without it
-            why.append(f"{name} failed ({type(error).__name__}: {error}).")
-            continue
-        if found or ask is _ask_surrogate:
-            return [replace(s, because=" ".join([*why, s.because])) for s in found]
-        why.append(f"{name} found only strategies that were measured already.")
-    known = {*question.never, *(o.changes for o in observations)}
-    pool = list_candidates(space, known, [], question.seed)
-    drawn = random.Random(question.seed).sample(pool, min(question.count, len(pool)))  # noqa: S311 - reproducible
-    return [Suggestion(c, " ".join([*why, f"Drawn at random: {c.describe()}."])) for c in drawn]
+
+    def __init__(
+        self,
+        search_space: Mapping[str, BaseDistribution] | None = None,
+        *,
+        seed: int | None = None,
+        batch: int = 1,
+        facts: WorkloadFacts | None = None,
+        cluster: Cluster | None = None,
+        knowing: JobSearch | None = None,
+    ) -> None:
+        """Raises ValueError where `batch` is less than 1."""
+        if batch < 1:
+            raise ValueError(f"batch is {batch}, but at least one trial is chosen at a time")
+        self._search_space = dict(search_space) if search_space else None
+        self._drawing = optuna.samplers.RandomSampler(seed=seed)
+        self._seed = seed if seed is not None else 0
+        self._batch, self._facts, self._cluster, self._knowing = batch, facts, cluster, knowing
+        self._shared = optuna.search_space.IntersectionSearchSpace()
+        self._told = -1
+        """Finished trials when the waiting suggestions were found."""
+        self._waiting: list[Suggestion] = []
+        self._is_short = False
+        """Whether fewer were found than a batch holds: nothing else is worth measuring until more is told."""
+        self.suggestions: dict[int, Suggestion] = {}
+        """What was chosen for each trial, by its number; trials that were drawn are not among them."""
+
+    def reseed_rng(self) -> None:
+        """Draw differently in another process."""
+        self._drawing.reseed_rng()
+
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,  # noqa: ARG002 - as Optuna declares it
+    ) -> dict[str, BaseDistribution]:
+        """Return the distributions of what is chosen together."""
+        if self._knowing is not None:
+            return list_distributions(self._knowing.space)
+        found = self._search_space or self._shared.calculate(study)
+        return {name: found[name] for name in found if not found[name].single()}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the next strategy's parameters; none where nothing is left to choose. Raises ValueError."""
+        if not search_space:
+            return {}
+        if len(study.directions) > 1:
+            raise ValueError(
+                "FleetSampler serves one objective, and this study has several: make the others constraints."
+            )
+        if (job := self._knowing) is not None:
+            suggestion = self._next(study, lambda: self._choose_for_job(study, job))
+            return (
+                {}
+                if suggestion is None
+                else self._note(trial, suggestion, locate(job.space, suggestion.changes))
+            )
+        trials = study.get_trials(deepcopy=False)
+        named = name_space(search_space, trials, self._facts, self._cluster)
+        if not any(t.state is TrialState.COMPLETE for t in trials):
+            return named.reference if len(trials) <= 1 else {}
+        suggestion = self._next(study, lambda: self._choose_alone(study, named, trials))
+        return {} if suggestion is None else self._note(trial, suggestion, named.spell(suggestion.changes))
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return a value of one parameter: the reference's for the first trial, else one that is drawn."""
+        if self._knowing is None and trial.number == 0:
+            return name_space({param_name: param_distribution}, [], self._facts, self._cluster).reference[
+                param_name
+            ]
+        return self._drawing.sample_independent(study, trial, param_name, param_distribution)
+
+    def _note(self, trial: FrozenTrial, suggestion: Suggestion, params: dict[str, Any]) -> dict[str, Any]:
+        self.suggestions[trial.number] = suggestion
+        return params
+
+    def _next(self, study: optuna.Study, think: Callable[[], list[Suggestion]]) -> Suggestion | None:
+        """Return the next of those that were chosen together; they are chosen anew whenever more was told."""
+        told = len(study.get_trials(deepcopy=False, states=_FINISHED))
+        if told != self._told or not (self._waiting or self._is_short):
+            self._told, self._waiting = told, think()
+            self._is_short = len(self._waiting) < self._batch
+        return self._waiting.pop(0) if self._waiting else None
+
+    def _choose_for_job(self, study: optuna.Study, job: JobSearch) -> list[Suggestion]:
+        observations = [
+            read_observation(trial)
+            for trial in study.get_trials(deepcopy=False)
+            if CHANGES in trial.user_attrs
+        ]
+        return choose_suggestions(job, observations, self._seed, self._batch)
+
+    def _choose_alone(
+        self, study: optuna.Study, named: NamedSpace, trials: Sequence[FrozenTrial]
+    ) -> list[Suggestion]:
+        score = _make_score(study, trials)
+        observations = []
+        for trial in trials:
+            asked = self.suggestions.get(trial.number)
+            changes = (
+                named.read(trial.params)
+                if set(named.distributions) <= trial.params.keys()
+                else asked and asked.changes
+            )
+            if changes:
+                observations.append(_observe(trial, changes, score))
+        known = {observation.changes for observation in observations}
+        rules = [prior for prior in first_strategies(named.space) if prior.changes not in known]
+        if rules:
+            return [Suggestion(prior.changes, prior.because) for prior in rules[: self._batch]]
+        # Numbered by what was told: a sampler that is made anew goes on as this one would.
+        seed = (self._seed + 7919 * len(trials)) % 2**32
+        job = JobSearch(named.space, spell=named.describe)
+        found = choose_suggestions(job, observations, seed, self._batch)
+        return found or [
+            Suggestion(c, "Drawn.") for c in list_candidates(named.space, known, [], seed)[: self._batch]
+        ]
 
 
-def mix_seed(seed: int, number: int) -> int:
-    """Return a 32-bit seed from the job's seed and a race's number, the same on every machine."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:4], "big")
-
-
-def _ask_surrogate(question: _Question) -> list[Suggestion]:
-    belief = (
-        question.belief() if question.belief else learn(question.space, question.observations, question.model)
-    )
+def choose_suggestions(
+    job: JobSearch, observations: Sequence[Observation], seed: int, count: int
+) -> list[Suggestion]:
+    """Return the strategies whose measurement is worth most per second, best first."""
+    belief = job.belief() if job.belief else learn(job.space, observations, job.model)
     return [
-        Suggestion(choice.changes, _explain(choice, belief), choice.improvement, choice.repeat, choice.mean)
-        for choice in choose(belief, question.never, question.price_s, question.seed, question.count)
+        Suggestion(
+            choice.changes,
+            _explain(choice, belief, job.spell),
+            choice.improvement,
+            choice.repeat,
+            choice.mean,
+        )
+        for choice in choose(belief, job.never, job.price_s, seed, count)
     ]
 
 
-def _explain(choice: Choice, belief: Belief) -> str:
+def read_observation(trial: FrozenTrial) -> Observation:
+    """Return what a trial of a job's study teaches; its value is a score, in ln(throughput / the script's own)."""
+    changes = Changes(trial.user_attrs[CHANGES])
+    if trial.state is TrialState.RUNNING:
+        return Observation(changes, None, pending=True)
+    if any(broken > 0.0 for broken in trial.constraints.values()) or trial.value is None:
+        return Observation(changes, None)
+    return Observation(
+        changes, trial.value, trial.user_attrs[ERROR], given_up=trial.state is TrialState.PRUNED
+    )
+
+
+def _observe(trial: FrozenTrial, changes: Changes, score: Callable[[float], float]) -> Observation:
+    if trial.state in (TrialState.RUNNING, TrialState.WAITING):
+        return Observation(changes, None, pending=True)
+    value = trial.value if trial.state is not TrialState.FAIL else None
+    if value is None or not math.isfinite(value) or any(c > 0.0 for c in trial.constraints.values()):
+        return Observation(changes, None)
+    error = trial.user_attrs.get(ERROR)
+    if not isinstance(error, int | float) or not error > 0.0:
+        return Observation(changes, score(value))
+    return Observation(changes, score(value), abs(score(value + error) - score(value)))
+
+
+def _make_score(study: optuna.Study, trials: Sequence[FrozenTrial]) -> Callable[[float], float]:
+    """Return value -> score above the reference's, the first complete trial's; more is better."""
+    values = [t.value for t in trials if t.state is TrialState.COMPLETE and t.value is not None]
+    sign = 1.0 if study.direction is StudyDirection.MAXIMIZE else -1.0
+    own = values[0]
+    if min(values) > 0.0:
+        return lambda value: sign * math.log(max(value, 1e-12) / own)
+    widest = max(abs(value - own) for value in values) or 1.0
+    return lambda value: sign * _LINEAR * 2.0 * (value - own) / widest
+
+
+def _explain(choice: Choice, belief: Belief, spell: Callable[[Changes], str]) -> str:
     gain, spread = math.expm1(choice.mean), math.exp(choice.mean) * choice.sd
     what = f"predicted {gain:+.1%} ± {spread * 100:.1f} after {belief.count} measured strategies"
     if choice.prior is not None:
@@ -155,112 +269,4 @@ def _explain(choice: Choice, belief: Belief) -> str:
         "none so far is predicted to beat the baseline"
     )  # fmt: skip
     again = "Measured again, because it may be the best: " if choice.repeat else ""
-    return f"{again}{choice.changes.describe()}: {what}; {best}."
-
-
-def _ask_named(name: str) -> _Ask:
-    """One of Optuna's own samplers, by the name of its class, or one of OptunaHub, by the name of its package."""
-
-    def ask(question: _Question) -> list[Suggestion]:
-        if name.startswith(HUB):
-            return _ask_optuna(question, name, _make_hub_sampler(name.removeprefix(HUB), question))
-        kind = getattr(optuna.samplers, name)
-        startup = {"n_startup_trials": _STARTUP} if name in _LEARNS_AFTER else {}
-        return _ask_optuna(question, name, kind(seed=question.seed, **startup))
-
-    return ask
-
-
-def _make_hub_sampler(name: str, question: _Question) -> optuna.samplers.BaseSampler:
-    """Load the package where the server's owner lets it come from, and make the one sampler that it exports.
-
-    Raises PermissionError where nothing is allowed, and ValueError where it is not clear which sampler is meant.
-    """
-    # The process that thinks may be another one than the server: it inherits the setting, and no caller can widen it.
-    registry = os.environ.get("ADVISOR_HUB_SAMPLERS", "")
-    if not registry:
-        raise PermissionError("the server's owner allows none: ADVISOR_HUB_SAMPLERS is empty")
-    hub = importlib.import_module("optunahub")
-    package = f"samplers/{name}"
-    if registry == "github":
-        module = hub.load_module(package)
-    else:
-        module = hub.load_local_module(package, registry_root=str(Path(registry, "package")))
-    kinds = {
-        kind for kind in (getattr(module, exported) for exported in getattr(module, "__all__", vars(module)))
-        if isinstance(kind, type) and issubclass(kind, optuna.samplers.BaseSampler)
-        and not inspect.isabstract(kind)
-    }  # fmt: skip
-    named = {kind for kind in kinds if kind.__name__.lower() == name.replace("_", "")} or kinds
-    if len(named) != 1:
-        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
-        raise ValueError(f"one sampler was expected in {package}, and it exports {names}")
-    (kind,) = named
-    taken = inspect.signature(kind).parameters
-    given = {"seed": question.seed, "search_space": _list_distributions(question.space)}
-    return kind(**{word: value for word, value in given.items() if word in taken})
-
-
-def _title(name: str) -> str:
-    """Return the sampler's name in a sentence."""
-    return f"OptunaHub's {name.removeprefix(HUB)}" if name.startswith(HUB) else f"Optuna's {name}"
-
-
-def _ask_optuna(question: _Question, name: str, sampler: optuna.samplers.BaseSampler) -> list[Suggestion]:
-    """Ask one of Optuna's own samplers, which know no repeats: each strategy once."""
-    study = _create_study(sampler)
-    distributions = _list_distributions(question.space)
-    scored = merge_repeats(question.observations)[-_MOST_TOLD:]
-    rows = {s.changes: (s.changes, s.score) for s in scored}
-    penalty = min([0.0, *(s.score for s in scored)]) - _PENALTY
-    for observation in [o for o in question.observations if o.score is None][-_MOST_TOLD:]:
-        rows.setdefault(observation.changes, (observation.changes, penalty))
-    for told, score in rows.values():
-        study.add_trial(
-            optuna.trial.create_trial(
-                value=score,
-                params=_encode(question.space, told),
-                distributions=distributions,
-                constraints={"runs": 1.0 if score == penalty else -1.0},
-            )
-        )
-    known = {*question.never, *(o.changes for o in question.observations)}
-    found: list[Suggestion] = []
-    for _ in range(_SLOW_ASKS if name == "GPSampler" else _ASKS):
-        changes = _decode(question.space, study.ask(distributions).params)
-        if changes is not None and changes not in known:
-            known.add(changes)
-            because = f"{_title(name)} proposes it after {len(scored)} measured strategies: "
-            found.append(Suggestion(changes, f"{because}{changes.describe()}."))
-            if len(found) == question.count:
-                break
-    return found
-
-
-def _decode(space: Space, params: Mapping[str, int]) -> Changes | None:
-    """Return the strategy at these places; None when no sound one is there."""
-    return space.composer.compose(
-        {d.knob.name: d.values[params[d.knob.name]] for d in list_dimensions(space)}
-    )
-
-
-def _create_study(sampler: optuna.samplers.BaseSampler) -> optuna.Study:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(direction="maximize", sampler=sampler)
-
-
-def _list_distributions(space: Space) -> dict[str, optuna.distributions.BaseDistribution]:
-    return {d.knob.name: _distribution(d) for d in list_dimensions(space)}
-
-
-def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
-    """Ordered values become places on a line, so that neighbours are alike; the rest are categories."""
-    count = len(dimension.values)
-    if dimension.ordered:
-        return optuna.distributions.IntDistribution(0, count - 1)
-    return optuna.distributions.CategoricalDistribution(tuple(range(count)))
-
-
-def _encode(space: Space, changes: Mapping[str, Value]) -> dict[str, int]:
-    values = {**space.context.baseline, **changes}
-    return {d.knob.name: d.index_of(values[d.knob.name]) for d in list_dimensions(space)}
+    return f"{again}{spell(choice.changes)}: {what}; {best}."

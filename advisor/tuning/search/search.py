@@ -13,8 +13,9 @@ from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.budget import limit_new_s
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.acquisition import LEAST_IMPROVEMENT
+from advisor.tuning.search.asking import suggest
 from advisor.tuning.search.planned import is_tried, list_costly, list_first, propose_costly, propose_higher
-from advisor.tuning.search.sampler import Suggestion, suggest
+from advisor.tuning.search.sampler import Suggestion
 from advisor.tuning.search.state import SearchState, choose_winner
 from advisor.tuning.space.rules_of_thumb import keep_searched
 from advisor.tuning.space.rungs import missing_schedules, share_trials

@@ -106,7 +106,8 @@ class SearchState:
             if at_fault and trial.outcome is not Outcome.PRUNED:
                 told.append(Observation(trial.changes, None))
             elif score is not None:
-                told.append(Observation(trial.changes, score.mean, score.error))
+                given_up = trial.outcome is Outcome.PRUNED
+                told.append(Observation(trial.changes, score.mean, score.error, given_up=given_up))
             elif trial.changes in pending:
                 told.append(Observation(trial.changes, None, pending=True))
         return told

@@ -10,10 +10,10 @@ import pytest
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.acquisition import choose, expect_best
+from advisor.tuning.search.asking import MOST_ARMS, suggest
 from advisor.tuning.search.belief import MOST_FAILURES, MOST_OBSERVED, Observation, learn, merge_repeats
 from advisor.tuning.search.candidate_pool import list_candidates, place
 from advisor.tuning.search.recommendation import TIE, recommend
-from advisor.tuning.search.sampler import MOST_ARMS, suggest
 from tests.unit.tuning.search_space import make_space
 
 FEW = ("num_threads",)
