@@ -6,27 +6,19 @@ Nothing is copied: every question is answered from the server. The advisor alone
 is advised, so that this storage takes nothing.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from io import UnsupportedOperation
 from typing import Any, NoReturn, Protocol
 
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.base import Value
-from advisor.protocol.measured.estimates import estimate_blocks, rate_of
-from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Trial
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import JobPage, JobQuery
+from advisor.tuning.history.study import METRIC_NAMES, describe_job, list_trials, name_study
 
 _TRIALS = 100_000
 """Optuna numbers the trials of all studies through: each study has so many numbers to itself."""
@@ -46,7 +38,7 @@ class Jobs(Protocol):
 
 
 class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
-    """All jobs that the reader may see, each as a study whose trials are its strategies, valued by samples a second."""
+    """All jobs that the reader may see, each as a study whose trials are its strategies: see `study_job`."""
 
     def __init__(self, reader: Jobs) -> None:
         self._reader = reader
@@ -59,7 +51,7 @@ class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
         return [
             FrozenStudy(
                 study_name=name_study(job), direction=StudyDirection.MAXIMIZE, study_id=self._place(job.id),
-                user_attrs=_describe(job), system_attrs={},
+                user_attrs=describe_job(job), system_attrs=METRIC_NAMES,
             )
             for job in reversed(found)
         ]  # fmt: skip
@@ -76,18 +68,18 @@ class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
         return name_study(self._job(study_id))
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        """More samples a second are better."""
+        """More throughput is better."""
         self._job(study_id)
         return [StudyDirection.MAXIMIZE]
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
         """Return where the job stands."""
-        return _describe(self._job(study_id))
+        return describe_job(self._job(study_id))
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return nothing: Optuna keeps nothing here."""
+        """Return what values are called."""
         self._job(study_id)
-        return {}
+        return dict(METRIC_NAMES)
 
     def get_all_trials(
         self,
@@ -97,7 +89,9 @@ class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
     ) -> list[FrozenTrial]:
         """Return a job's strategies as they stand now."""
         job = self._job(study_id)
-        trials = list_trials(job, self._reader.history(job.id), study_id * _TRIALS)
+        trials = list_trials(job, self._reader.history(job.id))
+        for trial in trials:
+            trial._trial_id += study_id * _TRIALS
         return [trial for trial in trials if states is None or trial.state in states]
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
@@ -140,90 +134,3 @@ class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
     set_trial_intermediate_value: Callable[..., None] = _refuse
     set_trial_user_attr: Callable[..., None] = _refuse
     set_trial_system_attr: Callable[..., None] = _refuse
-
-
-def name_study(job: Job) -> str:
-    """Return what the study of a job is called."""
-    return f"{job.spec.name or 'job'} ({job.id})"
-
-
-def _describe(job: Job) -> dict[str, Any]:
-    told = {"state": job.state.value, "stage": job.stage.value, "because": job.state_reason}
-    return {name: text for name, text in told.items() if text}
-
-
-def list_trials(job: Job, history: JobHistory, first_id: int = 0) -> list[FrozenTrial]:
-    """Return a job's strategies as trials of a study, whole: what a strategy leaves alone has the script's own value.
-
-    Value: samples a second, the geometric mean over its races; intermediate values: each race. A strategy that changes
-    more than the job allows breaks the constraint `allowed`: Optuna takes it for the best of nothing. One that failed
-    for its own fault is *failed*, one whose races are under way or to come is *running*.
-    """
-    blocks: defaultdict[int, list[Block]] = defaultdict(list)
-    for block in history.blocks:
-        blocks[block.trial_number].append(block)
-    found = sorted(history.trials, key=lambda trial: trial.number)
-    knobs = sorted({knob for trial in found for knob in trial.changes} & job.baseline.keys())
-    values = [{knob: trial.changes.get(knob, job.baseline[knob]) for knob in knobs} for trial in found]
-    ranges = {knob: choose_range([each[knob] for each in values]) for knob in knobs}
-    trials = []
-    for number, (trial, params) in enumerate(zip(found, values, strict=True)):
-        frozen = _freeze(job, trial, params, ranges, blocks[trial.number])
-        frozen.number, frozen._trial_id = number, first_id + number
-        trials.append(frozen)
-    return trials
-
-
-def _freeze(
-    job: Job,
-    trial: Trial,
-    params: dict[str, Value],
-    ranges: dict[str, BaseDistribution],
-    blocks: Sequence[Block],
-) -> FrozenTrial:
-    done = [block for block in blocks if block.state is BlockState.DONE and block.summary]
-    estimate = estimate_blocks(done)
-    state = _find_state(trial, estimate is not None)
-    figures: dict[str, Any] = {"strategy": trial.changes.describe(), "because": trial.because}
-    if trial.outcome_reason:
-        figures["ended"] = trial.outcome_reason
-    if estimate is not None:
-        figures["half of the 95 % interval, samples/s"] = round(estimate.half_width, 3)
-        figures["step time, ms"] = round(estimate.step_time_s * 1e3, 4)
-    frozen = create_trial(
-        state=state,
-        value=estimate.samples_per_s
-        if estimate and state in (TrialState.COMPLETE, TrialState.PRUNED)
-        else None,
-        params=params,
-        distributions=ranges,
-        user_attrs={**figures, "trial": trial.number, "purpose": trial.purpose.value},
-        intermediate_values={block.race: rate_of(block) for block in done if rate_of(block) > 0.0},
-        constraints={"allowed": 0.0 if trial.effect.rank <= job.spec.allow.rank else 1.0},
-    )
-    frozen.datetime_start = trial.created_at.astimezone().replace(tzinfo=None)
-    if frozen.state.is_finished():
-        ended = trial.finished_at or max(
-            (b.finished_at for b in done if b.finished_at), default=trial.created_at
-        )
-        frozen.datetime_complete = ended.astimezone().replace(tzinfo=None)
-    return frozen
-
-
-def _find_state(trial: Trial, is_measured: bool) -> TrialState:
-    if trial.outcome is not None and trial.outcome.is_configurations_fault:
-        return TrialState.FAIL
-    if trial.outcome is Outcome.PRUNED:
-        return TrialState.PRUNED
-    if is_measured:
-        return TrialState.COMPLETE
-    return TrialState.RUNNING if trial.outcome is None else TrialState.FAIL
-
-
-def choose_range(values: Sequence[Value]) -> BaseDistribution:
-    """Return the narrowest distribution that holds all values."""
-    if all(type(value) is int for value in values):
-        return IntDistribution(int(min(values)), int(max(values)))
-    if all(type(value) in {int, float} for value in values):
-        return FloatDistribution(float(min(values)), float(max(values)))
-    return CategoricalDistribution(list(dict.fromkeys(values)))

@@ -209,7 +209,7 @@ def _write_tensorboard(module: Any, place: str, results: Results) -> str:
 
 def _write_optuna(optuna: Any, place: str, results: Results) -> str:
     """Write a study of its own, with every strategy whole; one that was written before is replaced."""
-    from advisor.client.optuna_storage import list_trials, name_study
+    from advisor.tuning.history.study import list_trials, name_study
 
     place = place or "optuna.log"
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -20,6 +20,8 @@ from tensorboardX.proto.event_pb2 import Event
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.trackers import collect_results, log_results, read_targets
 from advisor.protocol.asked.jobs import JobState
+from advisor.tuning.history.study import study_job
+from advisor.tuning.space.composition import list_own_values
 from tests.samples.job import make_finished_story
 from tests.unit.cli.advices import a_change
 from tests.unit.cli.conftest import Run
@@ -65,18 +67,14 @@ def test_optuna_gets_a_study_with_every_strategy_whole_and_no_second_one(tmp_pat
     for storage in stores:
         (name,) = optuna.get_all_study_names(storage)
         study = optuna.load_study(study_name=name, storage=storage)
-        failed = [t.outcome is not None and t.outcome.is_configurations_fault for t in STORY.history.trials]
-        rates = [
-            None if fault else trial.figures.get("samples_per_s")
-            for trial, fault in zip(results.trials, failed, strict=True)
+        live = study_job(STORY.job, STORY.history)
+        assert [(t.state, t.value, t.params) for t in study.trials] == [
+            (t.state, t.value, t.params) for t in live.trials
         ]
-        assert [trial.value for trial in study.trials] == rates
-        allow = STORY.job.spec.allow.rank
-        allowed = [t.number for t in STORY.history.trials if t.effect.rank <= allow]
-        assert study.best_value == max(rates[number] for number in allowed if rates[number])
-        assert study.best_value < max(rate for rate in rates if rate is not None), "but not allowed"
+        assert study.best_value == live.best_value
+        assert study.best_value < max(t.value for t in study.trials if t.value is not None), "but not allowed"
         assert study.user_attrs["verdict"] == "change"
-        whole = {**STORY.job.baseline, **results.trials[-1].changes}
+        whole = {**list_own_values(STORY.job), **results.trials[-1].changes}
         assert study.trials[-1].params == {knob: whole[knob] for knob in study.trials[-1].params}
         assert len({tuple(trial.params) for trial in study.trials}) == 1
 

@@ -17,7 +17,7 @@ def study(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to serve on.")] = 8080,
 ) -> None:
-    """Open all jobs as studies of Optuna in optuna-dashboard, live: each strategy is a trial, valued by samples/s.
+    """Open all jobs as studies of Optuna in optuna-dashboard, live: each strategy is a trial, valued by its gain.
 
     advisor study
 
