@@ -124,6 +124,8 @@ def _replay(study: optuna.Study, told: FrozenTrial) -> None:
     """Ask for a told trial and tell its value, so that the sampler notes what it goes on from."""
     study.enqueue_trial(told.params, user_attrs=told.user_attrs)
     trial = study.ask(told.distributions)
+    # Of a trial whose parameters are all given Optuna asks its sampler nothing, unless somebody reads the answer.
+    _ = trial.relative_params
     for constraint, value in told.constraints.items():
         trial.set_constraint(constraint, value)
     if told.state.is_finished():

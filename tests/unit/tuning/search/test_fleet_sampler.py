@@ -1,21 +1,24 @@
 """Our search as a sampler of Optuna: alone on any study, and on the study of a job."""
 
+import importlib.util
 import math
+from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from optuna.trial import TrialState, create_trial
+from optuna.trial import TrialState
 
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.search import FleetSampler
-from advisor.tuning.search.asking import _tell, mix_seed, suggest
+from advisor.tuning.search.asking import _make_sampler, _tell, mix_seed, suggest
 from advisor.tuning.search.belief import Observation
 from advisor.tuning.search.named_space import name_space
 from advisor.tuning.search.sampler import CHANGES, JobSearch, read_observation
 from tests.unit.tuning.search_space import make_space
 
+ROOT = Path(__file__).parents[4]
 MIXED = {
     "fuse_grad_size_in_MB": optuna.distributions.FloatDistribution(0.5, 128.0, log=True),
     "num_threads": optuna.distributions.IntDistribution(1, 16, log=True),
@@ -201,15 +204,25 @@ def test_a_sampler_that_goes_by_steps_goes_on_where_it_was(sampler: str) -> None
 
     assert len(set(proposed)) == 20
     again = suggest(space, told, [], seed=3, number=20, sampler=sampler)
+    if sampler == "NSGAIISampler":
+        study = _tell(space, told, _make_sampler(space, sampler, 3), stepwise=True)
+        generations = [
+            v for t in study.trials for k, v in t.system_attrs.items() if k.endswith(":generation")
+        ]
+        assert set(generations) == {0, 1, 2}
     assert again == suggest(space, told, [], seed=3, number=20, sampler=sampler)
     assert mix_seed(3, 20) != mix_seed(3, 21)
 
 
-def test_the_hub_takes_the_sampler_as_a_package() -> None:
-    trial = create_trial(
-        value=1.0, params={"num_threads": 1}, distributions={"num_threads": MIXED["num_threads"]}
-    )
-    study = optuna.create_study(direction="maximize", sampler=FleetSampler(search_space=MIXED, seed=5))
-    study.add_trial(trial)
+def test_the_package_for_optunahub_holds_one_sampler_that_takes_a_space() -> None:
+    package = ROOT / "examples" / "optunahub" / "package" / "samplers" / "fleet_advisor"
+    spec = importlib.util.spec_from_file_location("fleet_advisor_on_the_hub", package / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    study = optuna.create_study(direction="maximize", sampler=module.FleetSampler(search_space=MIXED, seed=5))
 
+    assert module.__all__ == ["FleetSampler"]
     assert set(study.ask(MIXED).params) == set(MIXED)
+    assert (package / "README.md").read_text().startswith("---\nauthor: ")
