@@ -132,6 +132,8 @@ def issue_race(
     if race.smallest_gain is not None:
         facts = EventFacts(smallest_gain=race.smallest_gain)
         told.append(Told(EventKind.JOB, say_smallest_gain(race.smallest_gain), facts=facts))
+    if race.named is not None:
+        told.append(Told(EventKind.JOB, race.named.say(), facts=EventFacts(named=race.named)))
     names = ", ".join(
         f"trial {block.trial_number}" if block.plan.overrides else "the baseline" for block in blocks
     )

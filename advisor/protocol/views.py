@@ -1,5 +1,6 @@
 """What people ask the server for and are told: jobs by a query, events, log chunks, agents, tokens, and their pages."""
 
+import math
 from datetime import datetime
 from enum import StrEnum
 from typing import Self
@@ -31,11 +32,51 @@ class Straggler(Message):
     rank: int
 
 
+class NamedCombinations(Message):
+    """What a job has to measure of the knobs that its owner named, as its budget is seen at its start."""
+
+    combinations: int
+    """Sound combinations of their values, today's left out."""
+    is_whole: bool = True
+    """Whether that is all there are; else so many were drawn from more."""
+    first: int
+    """Those of them that are measured before anything else."""
+    each_s: float
+    """What one of them is expected to take, in seconds."""
+    needs_s: float
+    """Budget that holds all of them and a verdict, in seconds."""
+    needs_trials: int | None = None
+    """Trials that they need; None where the job has as many."""
+
+    def say(self) -> str:
+        """Return it as a sentence."""
+        count = self.combinations
+        many = f"{count} combination{'s' if count > 1 else ''}"
+        more = "" if self.is_whole else "more than "
+        what = f"You named {more}{many} beside today's, about {self.each_s:.0f} s each"
+        if self.first >= count and self.is_whole:
+            return f"{what}: {'all of them' if count > 1 else 'it'} will be measured, before anything else."
+        trials = f" --trials {self.needs_trials}" if self.needs_trials else ""
+        remedy = (
+            f"To measure all of them: --minutes {math.ceil(self.needs_s / 60)}{trials}, or name fewer values."
+        )
+        if not self.first:
+            return f"{what}: the budget does not hold one of them. {remedy}"
+        told = (
+            f"{what}: {self.first} of them, spread over all values, are measured first, then what looks best."
+        )
+        return (
+            f"{told} {remedy}" if self.is_whole else f"{told} Name fewer values to have all of them measured."
+        )
+
+
 class EventFacts(Message):
     """What an event tells, as data; None where it tells of something else."""
 
     smallest_gain: float | None = None
     """The smallest gain that the budget can find, as a fraction of the throughput."""
+    named: NamedCombinations | None = None
+    """What there is to measure of the knobs that the job's owner named."""
     straggler: Straggler | None = None
     earlier: tuple[str, ...] = ()
     """Similar earlier jobs whose strategies are tried early."""

@@ -7,6 +7,7 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import Purpose
 from advisor.protocol.standing import Standing
+from advisor.protocol.views import NamedCombinations
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Race:
     smallest_gain: float | None = None
     """The smallest gain that the budget can find, as a fraction of the throughput: told with this race. None: nothing
     is told."""
+    named: NamedCombinations | None = None
+    """What there is to measure of what the user named: told with this race. None: nothing is told."""
     standing: Standing | None = None
     """The strategy that is best so far; None where none is expected to be faster than the baseline."""
 

@@ -12,6 +12,7 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.spending import describe_budget
 from advisor.protocol.measured.trials import JobHistory, Purpose, Session, SessionState, Trial
 from advisor.protocol.standing import SoFar, Standing
+from advisor.protocol.views import NamedCombinations
 from advisor.tuning.decisions import (
     BASELINE,
     Candidate,
@@ -27,8 +28,10 @@ from advisor.tuning.history.breakoffs import list_break_offs, may_end_there
 from advisor.tuning.history.budget import UNTIMED, affords, limit_new_s, plan_verdict
 from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
+from advisor.tuning.search.named import find_named, keep_named
 from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SURELY, SearchState, choose_winner, look
+from advisor.tuning.space.space import build_space
 from advisor.tuning.stages.confirmation import SPENT, confirm, find_confirmed, list_ladder, next_confirmation
 from advisor.tuning.stages.dead_ends import find_dead_end
 from advisor.tuning.stages.gangs import (
@@ -178,7 +181,8 @@ def _next_turn(record: Record, live: Session | None) -> Turn | str:
         return spent
     if record.job.facts is None or record.probe is None:
         because = "The script as it stands: what it is, where its time goes, how noisy it is."
-        return Turn(Race(Stage.PROBE, because, (BASELINE,), probe_rules(record), record.next_race))
+        race = Race(Stage.PROBE, because, (BASELINE,), probe_rules(record), record.next_race)
+        return Turn(replace(race, named=_announce_named(record)))
     state = look(record, live.id if live else "")
     if state is None:
         return spent
@@ -237,8 +241,13 @@ def _next_search(state: SearchState, live: Session | None) -> Turn | str:
         return _turn(record, tuple(found), found[0].because, left_s)
     cold = record.required_cold(found[0].changes)
     if cold:
-        # The baseline cannot run in a launch of other settings: the strategies are held against its nearest blocks.
-        return _turn(record, tuple(found), found[0].because, left_s)
+        # The baseline cannot run in a launch of other settings: the strategies are held against its nearest blocks,
+        # and settings of ours beside what the user named against that alone.
+        named = keep_named(state.space, found[0].changes)
+        if named and named == cold and named != found[0].changes:
+            because = f"{named.describe()} alone, to see what the others add to it."
+            found = [Candidate(Purpose.SEARCH, named, because), *(c for c in found if c.changes != named)]
+        return _turn(record, tuple(found), found[-1].because, left_s)
     arms = (BASELINE, *found)
     rules = search_rules(record, arms, left_s)
     seats = count_arms_that_fit(record, rules)
@@ -263,6 +272,15 @@ def _announce(record: Record) -> float | None:
         return None
     smallest = plan_verdict(record).plan.smallest_gain
     return smallest if math.isfinite(smallest) else None
+
+
+def _announce_named(record: Record) -> NamedCombinations | None:
+    """What the job has to measure of what its owner named, told with its first race."""
+    facts = record.job.facts
+    if facts is None or record.baseline_blocks or record.job.continued_at:
+        return None
+    named = find_named(record, build_space(record.job, facts, ()))
+    return named.count(record) if named is not None and named.combinations else None
 
 
 def _turn(record: Record, arms: tuple[Candidate, ...], because: str, left_s: float) -> Turn:

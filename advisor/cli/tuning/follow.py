@@ -96,9 +96,11 @@ class Watcher:
 
 
 def _is_for_people(event: JobEvent) -> bool:
-    """Whether it tells what the budget can find, or why an earlier job's strategy is tried."""
+    """Whether it tells what the budget can find or measure, or why an earlier job's strategy is tried."""
     facts = event.facts
-    return facts is not None and (facts.smallest_gain is not None or bool(facts.earlier))
+    return facts is not None and (
+        facts.smallest_gain is not None or facts.named is not None or bool(facts.earlier)
+    )
 
 
 @contextmanager

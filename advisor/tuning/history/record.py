@@ -65,6 +65,9 @@ class Record:
             first = next(iter(self.blocks_in(session.id)), None)
             if first and session.started_at:
                 delays.append(max(0.0, (first.issued_at - session.started_at).total_seconds()))
+        if not delays and (live := self.history.live_session()) and live.started_at:
+            # The first race is decided on now.
+            delays.append((self.now - live.started_at).total_seconds())
         return median(delays) if delays else USUAL_STARTUP_S
 
     @property

@@ -6,15 +6,15 @@ from advisor.protocol.base import Value
 from advisor.protocol.gains import End, spell_gain
 from advisor.protocol.kinds import Effect, Switch
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import Outcome, Purpose, Trial
+from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.tuning.decisions import Candidate
-from advisor.tuning.search.state import SearchState
+from advisor.tuning.search.named import keep_named
+from advisor.tuning.search.state import SURELY, SearchState
 from advisor.tuning.space.rules_of_thumb import (
     Prior,
     computed_strategies,
     first_strategies,
     keep_searched,
-    own_strategies,
     rules_of,
     rules_together,
 )
@@ -29,7 +29,10 @@ _MOST_RULES = 2
 
 def list_first(state: SearchState) -> list[Prior]:
     """Return what comes before the sampler: what similar jobs found, what was computed from the probe's measurements,
-    rules of thumb together, then alone for the first race, and what the job's owner named."""
+    rules of thumb together, then alone for the first race.
+
+    All go on top of the best combination of what the user named, where one surely helps.
+    """
     space = state.space
     priors = [*computed_strategies(space), *rules_together(space)[:_MOST_RULES]]
     for earlier in state.record.history.earlier[:_MOST_EARLIER]:
@@ -43,19 +46,22 @@ def list_first(state: SearchState) -> list[Prior]:
     if not state.scores.throughput:
         known = {p.changes for p in priors}
         priors += [p for p in first_strategies(space) if p.changes not in known]
-    own = own_strategies(space, state.best_changes(), state.record.tried, _list_failed(state))
-    return [*priors, *(prior for prior in own if all(prior.changes != p.changes for p in priors))]
+    named = _find_best_named(state)
+    return [p for prior in priors if (p := _put_on(space, named, prior)) is not None] if named else priors
 
 
-def _list_failed(state: SearchState) -> set[Changes]:
-    """Strategies that do not run, by their own fault; one that was too slow does."""
-    failed = {trial.changes for trial in state.record.trials_for(Purpose.SEARCH) if _has_died(trial)}
-    return failed.union(state.space.composer.out_of_memory, state.record.killers)
+def _find_best_named(state: SearchState) -> Changes:
+    """The own knobs of the best strategy, where it is surely faster than the script as it stands; else nothing."""
+    best = state.best_of()
+    score = state.scores.of(best) if best is not None else None
+    if best is None or score is None or score.mean <= SURELY * score.error:
+        return Changes()
+    return keep_named(state.space, best.changes)
 
 
-def _has_died(trial: Trial) -> bool:
-    outcome = trial.outcome
-    return outcome is not None and outcome.is_configurations_fault and outcome is not Outcome.PRUNED
+def _put_on(space: Space, named: Changes, prior: Prior) -> Prior | None:
+    changes = space.composer.compose({**prior.changes, **named})
+    return Prior(changes, f"{prior.because} On top of {named.describe()}.") if changes is not None else None
 
 
 def list_costly(space: Space) -> list[tuple[str, tuple[Dimension, ...]]]:

@@ -14,6 +14,7 @@ from advisor.tuning.history.budget import limit_new_s
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.acquisition import LEAST_IMPROVEMENT
 from advisor.tuning.search.asking import suggest
+from advisor.tuning.search.named import next_named
 from advisor.tuning.search.planned import is_tried, list_costly, list_first, propose_costly, propose_higher
 from advisor.tuning.search.sampler import Suggestion
 from advisor.tuning.search.state import SearchState, choose_winner
@@ -48,9 +49,9 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
     """Return the strategies of the next race, at most `seats`, or why the search is over.
 
     In order: suspects of a fatal race, strategies that still lack their race, those that somebody wants measured
-    again, the first strategies, the sampler's, the costly knobs on top of the best where the sampler did not find them
-    worth it, and the share of the rungs above the allowed one. All share a launch, and either all are exact or all
-    start from one state of the training.
+    again, what the user named, the first strategies, the sampler's, the costly knobs on top of the best where the
+    sampler did not find them worth it, and the share of the rungs above the allowed one. All share a launch, and either
+    all are exact or all start from one state of the training.
     """
     record, space = state.record, state.space
     if record.suspects:
@@ -67,9 +68,12 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
     ]
     if lacking:
         return _alike(record, lacking)[:seats]
+    named = next_named(record, space, state.asking)
     left_s = limit_new_s(record) - record.spent_s
-    if left_s < record.job.spec.measurement.block_s and (
-        _is_last_call(record) or choose_winner(state) is not None
+    if (
+        not named
+        and left_s < record.job.spec.measurement.block_s
+        and (_is_last_call(record) or choose_winner(state) is not None)
     ):
         return SearchOver(
             "The search's share of the time budget is spent: what is left belongs to the verdict."
@@ -81,6 +85,8 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
     ]
     if again:
         return _alike(record, again)[:seats]
+    if named:
+        return _alike(record, named)[:seats]
     if (one := _find_launched_for(state)) is not None:
         return [one]
     if len(record.tried) >= record.job.spec.budget.max_trials:

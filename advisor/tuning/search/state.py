@@ -5,13 +5,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from advisor.protocol.base import Value
-from advisor.protocol.kinds import Effect
+from advisor.protocol.kinds import Effect, Place
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import BlockState, Outcome, Purpose, Trial
 from advisor.tuning.decisions import Candidate
+from advisor.tuning.history.comparisons import list_comparisons
 from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
-from advisor.tuning.history.scores import Score, Scoreboard, score_trials
+from advisor.tuning.history.scores import RACE_LUCK, Score, Scoreboard, score_trials
+from advisor.tuning.measure.slow_steps import settle
 from advisor.tuning.model.bucket_plan import propose_list
 from advisor.tuning.model.communication_schedule import LISTED
 from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
@@ -176,8 +178,29 @@ def choose_winner(state: SearchState) -> Candidate | None:
     changes = next((leader.changes for leader in leaders if leader.changes in known), None)
     if changes is None:
         changes = max(ran, key=lambda t: state.scores.progress[t.number].mean).changes
+    changes = _leave_unshown(state, changes)
     because = f"The search's choice ({changes.describe()}), measured afresh."
     return Candidate(Purpose.CONFIRM, changes, because)
+
+
+def _leave_unshown(state: SearchState, changes: Changes) -> Changes:
+    """Return a strategy of what the user named without settings of ours that were not shown to help beside it.
+
+    Only where that needs a launch of its own: the trimming, which takes settings back elsewhere, cannot race it.
+    """
+    named = state.record.required_cold(changes)
+    is_named = all(state.record.catalogue[name].place is Place.OWN for name in named)
+    if state.record.switches_at_launch or not named or not is_named or named == changes:
+        return changes
+    if state.record.find_trial(Purpose.SEARCH, named) is None:
+        return changes
+    found = [
+        settle(c.contrast)
+        for c in list_comparisons(state.record, Purpose.SEARCH, changes, against=named)
+        if c.strategy.session_id == c.reference.session_id
+    ]
+    shown = any(mean > SURELY * math.hypot(error, RACE_LUCK) for mean, error in found)
+    return changes if shown else named
 
 
 def find_nearest_below(state: SearchState) -> tuple[Trial, Score] | None:

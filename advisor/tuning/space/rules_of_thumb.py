@@ -1,6 +1,6 @@
 """Rules of thumb -> the first strategies to try. What is tried first matters more than the sampler."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from advisor.protocol.base import Value
@@ -45,48 +45,6 @@ def computed_strategies(space: Space) -> tuple[Prior, ...]:
     return _compose(
         space, (({d.knob.name: r.value}, r.because) for d in computed for r in rules_of(d, space))
     )
-
-
-def own_strategies(
-    space: Space, best: Mapping[str, Value], tried: Collection[Changes], failed: Collection[Changes]
-) -> tuple[Prior, ...]:
-    """Return what the owner named and nothing has run with yet: a word's choices, and the ends of numbers.
-
-    Each on top of the best strategy so far, since an option may need what that has: 16-bit inputs, or memory. A word's
-    choice that failed there is proposed once by itself. Where a number's end failed, or lies beyond what ran out of
-    memory, the next one towards the script's own takes its place. `tried` holds what was proposed before, `failed` what
-    did not run.
-    """
-    priors: dict[Changes, Prior] = {}
-    for dimension in space.dimensions:
-        knob = dimension.knob
-        if knob.place is not Place.OWN:
-            continue
-        own = space.context.baseline.get(knob.name)
-        for rule in rules_of(dimension, space):
-            values = [rule.value] if knob.kind is str else _list_inward(dimension, rule.value, own)
-            for value in values:
-                before = [changes for changes in tried if changes.get(knob.name) == value]
-                if any(changes not in failed for changes in before):
-                    break
-                if before and knob.kind is not str:
-                    continue
-                changes = space.composer.compose({**({} if before else best), knob.name: value})
-                if changes is None or changes in failed:
-                    continue
-                because = rule.because
-                if value != rule.value:
-                    because += f" {rule.value} did not run, and {value} is the next one."
-                priors.setdefault(changes, Prior(changes, because))
-                break
-    return tuple(priors.values())
-
-
-def _list_inward(dimension: Dimension, end: Value, own: Value | None) -> list[Value]:
-    """The values from an end to the script's own, which is left out."""
-    start, stop = dimension.index_of(end), dimension.index_of(own if own is not None else end)
-    step = 1 if stop > start else -1
-    return [dimension.values[place] for place in range(start, stop, step)] or [end]
 
 
 def _compose(space: Space, wished: Iterable[tuple[dict[str, Value], str]]) -> tuple[Prior, ...]:

@@ -19,8 +19,8 @@ PROFILE_STEPS = 3
 _PROBE_STEPS = 10
 """Fewest timed steps of the probe: a training of slow steps is not to spend its budget on looking."""
 _GIVE_UP_RATIO = 1.3
-"""An arm surely this many times slower than the fastest, or alone than the baseline, is given up: it can neither win
-nor teach much more."""
+"""An arm surely this many times slower than the fastest (of its race; alone in a launch, of all so far) is given up: it
+can neither win nor teach much more."""
 _KNOWN = 0.005
 """Standard error of ln(throughput ratio) from which more steps tell the search next to nothing more."""
 _LEAST_STEPS = 4
@@ -111,7 +111,10 @@ def search_rules(record: Record, arms: Sequence[Candidate], stage_s: float) -> R
 
 
 def _find_least_rate(record: Record, arms: Sequence[Candidate]) -> float | None:
-    """Samples a second of each rank that are too few to win, for a strategy alone in a launch of its own."""
+    """Samples a second of each rank that are too few to win, for a strategy alone in a launch of its own.
+
+    Those of the fastest strategy so far of an allowed rung, or of the baseline, over the ratio.
+    """
     facts = record.job.facts
     if (
         len(arms) > 1
@@ -120,7 +123,12 @@ def _find_least_rate(record: Record, arms: Sequence[Candidate]) -> float | None:
         or facts is None
     ):
         return None
-    return math.exp(log_rate(record.baseline_blocks[-1])) / facts.world_size / _GIVE_UP_RATIO
+    fastest = max(
+        log_rate(b)
+        for b in (record.baseline_blocks[-1], *record.usable)
+        if record.is_allowed(record.trial[b.trial_number])
+    )
+    return math.exp(fastest) / facts.world_size / _GIVE_UP_RATIO
 
 
 def verdict_rules(

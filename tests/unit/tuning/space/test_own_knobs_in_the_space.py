@@ -8,7 +8,7 @@ from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import Workload
 from advisor.tuning.space.reversion import list_units
-from advisor.tuning.space.rules_of_thumb import first_strategies, own_strategies
+from advisor.tuning.space.rules_of_thumb import first_strategies
 from advisor.tuning.space.rungs import rung_strategies
 from advisor.tuning.space.space import Space
 from tests.unit.tuning.search_space import make_job, make_space
@@ -28,11 +28,6 @@ def test_own_knobs_are_searched_beside_the_others() -> None:
     assert (names["micro"], names["acc"], names["ac"]) == ((1, 2, 4, 8), (1, 2, 4, 8), ("none", "full"))
     assert "fuse_grad_size_in_MB" in names
     assert not any("micro" in prior.changes for prior in first_strategies(space)), "no rule of thumb"
-    named = [prior.changes for prior in own_strategies(space, {}, (), ())]
-    assert named == [{"micro": 8, "acc": 1}, {"micro": 1, "acc": 8}, {"ac": "full"}]
-    end = (Changes({"micro": 8, "acc": 1}),)
-    inward = [prior.changes for prior in own_strategies(space, {}, end, end)]
-    assert {"micro": 4, "acc": 2} in inward
 
 
 def test_a_wish_for_one_is_completed_by_what_is_required() -> None:
@@ -79,20 +74,3 @@ def test_a_requirement_that_todays_command_breaks_on_these_nodes_drops_its_knobs
     assert "breaks 'micro * acc == world_size' on these nodes" in dropped["micro"]
     assert "acc" in dropped
     assert space.composer.compose({"num_threads": 2}) == {"num_threads": 2}
-
-
-def test_a_choice_goes_on_top_of_the_best_first_and_by_itself_where_it_failed_there() -> None:
-    workload = Workload(
-        command=("t.py", "--at", "eager", "--keep", "8"), own=("--at=eager,flash:exact", "--keep=2,4,8:exact")
-    )
-    space = make_space(make_job(JobSpec(workload=workload)))
-    best = Changes({"num_threads": 2})
-    on_top = [Changes({**best, "at": "flash"}), Changes({**best, "keep": 2})]
-
-    assert [prior.changes for prior in own_strategies(space, best, (), ())] == on_top
-    assert own_strategies(space, best, on_top, ()) == (), "each value has run"
-    failed = [prior.changes for prior in own_strategies(space, best, on_top, on_top)]
-    assert failed == [{"at": "flash"}, {**best, "keep": 4}]
-    assert {"at": "flash"} not in [
-        p.changes for p in own_strategies(space, best, [*on_top, *failed], [*on_top, *failed])
-    ]
