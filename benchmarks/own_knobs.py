@@ -67,7 +67,7 @@ def tune(minutes: float, most: int) -> Answer:
     """Options that multiply to 8; the largest micro-batch that fits is the best."""
     best = min(8, most)
     found, seconds = call(
-        ["tune", "--minutes", str(minutes), "--json", "--output", "advice", "--knob", "micro=1,2,4,8:exact", "--knob",
+        ["tune", "--minutes", str(minutes), "--json", "--output", "advice", "--try", "micro=1,2,4,8:exact", "--try",
          "accumulate=1,2,4,8:exact", "--require", "micro * accumulate == 8", "--", *LAUNCH.split(), "--micro", "2",
          "--accumulate", "4", "--most", str(most)]
     )  # fmt: skip

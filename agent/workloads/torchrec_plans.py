@@ -235,7 +235,7 @@ def main() -> None:
         print(f"              refused  {name}: {why}")
     print("\nRace them, the first one being today's:\n")
     values = ",".join(str(asked.into / f"{name}.json") for name in chosen)
-    print(f"advisor tune --allow numeric --knob plan --knob 'plan={values}:numeric' \\")
+    print(f"advisor tune --allow numeric --knob plan --try 'plan={values}:numeric' \\")
     print(f"    -- torchrun … --plan {values.split(',')[0]}")
 
 

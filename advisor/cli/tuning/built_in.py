@@ -9,7 +9,7 @@ from advisor.cli.exits import CommandFailed, Exit
 
 BUILT_IN = ("resnet50", "vgg16", "encoder", "decoder", "wide_and_deep")
 BY_COMMAND = {
-    "parameter_server": "advisor tune --kind command --knob 'architecture=servers,hybrid,collective:exact' "
+    "parameter_server": "advisor tune --kind command --try 'architecture=servers,hybrid,collective:exact' "
     "-- python -m agent.workloads.parameter_server --architecture servers",
     "numpy_training": "advisor tune --kind command -- python {script} --bucket-mb '${{fuse_grad_size_in_MB:-0.0625}}'",
     "torchrec_training": "advisor tune -- torchrun --nproc-per-node 2 {script}",

@@ -37,7 +37,7 @@ def list_options(declared: type) -> tuple[Option, ...]:
     hints = get_type_hints(declared, include_extras=True)
     options = []
     for field in fields(declared):
-        flag = f"--{field.name.replace('_', '-')}"
+        flag = f"--{field.name.strip('_').replace('_', '-')}"
         given = get_args(hints[field.name])
         options += [Option(field.name, flag, fills) for fills in given if isinstance(fills, Fills)]
     return tuple(options)

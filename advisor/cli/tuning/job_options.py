@@ -68,6 +68,16 @@ def _read_values(typed: Sequence[str]) -> dict[str, tuple[Value, ...]]:
     return read
 
 
+def _refuse_values(typed: Sequence[str]) -> list[str]:
+    """The names of the only knobs to search; values are typed elsewhere."""
+    for text in typed:
+        name, equals, _ = text.partition("=")
+        if equals:
+            hint = f"Write it as --values {text}." if name in CATALOGUE else f"Write it as --try '{text}'."
+            raise _wrong(f"--knob {text}: --knob names what alone is searched, and takes no values", hint)
+    return list(typed)
+
+
 def _read_labels_of(option: str) -> Callable[[Sequence[str]], dict[str, str]]:
     """`rack=7` as a label and its value."""
 
@@ -283,15 +293,11 @@ class TuneOptions(JobOptions, OwnKnobOptions):
     knob: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KNOB[=V,V]",
-            help="Search only this knob. With values, a knob of your own beside the others: 'micro=1,2,4:exact' stands "
-            "for '${micro}' in the command, '--batch=1,2,4' for that option, '$NAME=…' for a variable (docs/own-knobs"
-            ".md). Repeatable.",
+            help="Search only this knob; repeatable.",
             autocompletion=complete_knob,
             rich_help_panel=SEARCH,
         ),
-        Fills("knobs", read=lambda typed: [text for text in typed if "=" not in text]),
-        Fills("workload.own", read=lambda typed: [text for text in typed if "=" in text]),
+        Fills("knobs", read=_refuse_values),
     ] = None
     freeze: Annotated[
         list[str] | None,

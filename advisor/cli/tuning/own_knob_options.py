@@ -51,8 +51,19 @@ def _read_variants(typed: Sequence[str]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class OwnKnobOptions:
-    """What is typed of knobs of one's own, beside `--knob NAME=V,V`."""
+    """What is typed of knobs of one's own; all but the switch may be repeated."""
 
+    try_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="NAME=V,V",
+            help="Values to try of something of your own: 'micro=1,2,4:exact' stands for '${micro}' or --micro in the "
+            "command, '--batch=1,2,4' for that option, '$NAME=…' for a variable (docs/own-knobs.md). Repeatable.",
+            rich_help_panel=SEARCH,
+        ),
+        Fills("workload.own"),
+    ] = None
     knob_file: Annotated[
         list[str] | None,
         typer.Option(

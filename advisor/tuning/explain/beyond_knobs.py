@@ -159,7 +159,7 @@ def _describe_tables(job: Job) -> list[str]:
     return [
         "TorchRec's planner estimates which rank holds what of the embedding tables, and nothing here has measured "
         "it: python -m agent.workloads.torchrec_plans TRAIN.PY:FUNCTION --ranks "
-        f"{job.facts.world_size} writes plans as files, and advisor tune --knob 'plan=FILE,FILE:numeric' races them."
+        f"{job.facts.world_size} writes plans as files, and advisor tune --try 'plan=FILE,FILE:numeric' races them."
     ]
 
 

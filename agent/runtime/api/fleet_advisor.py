@@ -24,7 +24,7 @@ def start() -> None:
 
 
 def knob(name: str, otherwise: Any) -> Any:
-    """Return the value of a knob of your own (`advisor tune --knob 'NAME=1,2,4'`), in the type of `otherwise`.
+    """Return the value of a knob of your own (`advisor tune --try 'NAME=1,2,4'`), in the type of `otherwise`.
 
     Outside of a trial, and of a training under a strategy, it is `otherwise`: today's value. Read when the script
     starts, a knob costs a launch for each value; asked in every step and declared hot (`NAME=1,2,4:hot`), none.

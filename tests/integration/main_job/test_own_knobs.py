@@ -31,7 +31,7 @@ def test_a_users_own_options_are_tuned_within_what_they_require(tmp_path: Path) 
 
     done = call(
         sys.executable, "-m", "advisor", "tune", "--minutes", "3", "--trials", "8", "--block-seconds", "0.4",
-        "--output", "advice", "--json", "--knob", "micro=2,8:exact", "--knob", "accumulate=1,4:exact",
+        "--output", "advice", "--json", "--try", "micro=2,8:exact", "--try", "accumulate=1,4:exact",
         "--require", "micro * accumulate == 8", "--knob", "sync_nccl_allreduce", "--", *command,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
