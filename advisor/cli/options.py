@@ -103,6 +103,14 @@ SignForOption = Annotated[
         rich_help_panel=ELSEWHERE,
     ),
 ]
+MaybeJobArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help="A job's id, the start of it, the job's name, or `last` for the newest.",
+        autocompletion=complete_job,
+    ),
+]
 JobArgument = Annotated[
     str,
     typer.Argument(

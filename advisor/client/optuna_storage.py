@@ -18,7 +18,13 @@ from optuna.trial import FrozenTrial, TrialState
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import JobPage, JobQuery
-from advisor.tuning.history.study import METRIC_NAMES, describe_job, list_trials, name_study
+from advisor.tuning.history.study import (
+    METRIC_NAMES,
+    describe_job,
+    list_trials,
+    name_study,
+    number_study,
+)
 
 _TRIALS = 100_000
 """Optuna numbers the trials of all studies through: each study has so many numbers to itself."""
@@ -42,15 +48,15 @@ class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
 
     def __init__(self, reader: Jobs) -> None:
         self._reader = reader
-        self._places: list[str] = []
-        """Jobs in the order in which they were first seen: a study's number is its place."""
+        self._ids: dict[int, str] = {}
+        """Study's number -> job's id, of those that were seen."""
 
     def get_all_studies(self) -> list[FrozenStudy]:
         """Return every job, the latest ones last."""
         found = list(self._list_jobs())
         return [
             FrozenStudy(
-                study_name=name_study(job), direction=StudyDirection.MAXIMIZE, study_id=self._place(job.id),
+                study_name=name_study(job), direction=StudyDirection.MAXIMIZE, study_id=number_study(job.id),
                 user_attrs=describe_job(job), system_attrs=METRIC_NAMES,
             )
             for job in reversed(found)
@@ -60,7 +66,7 @@ class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
         """Return the number of the job whose study has that name, or that is the job's id; raises KeyError."""
         for job in self._list_jobs():
             if study_name in (name_study(job), job.id):
-                return self._place(job.id)
+                return number_study(job.id)
         raise KeyError(f"No job's study is called {study_name}.")
 
     def get_study_name_from_id(self, study_id: int) -> str:
@@ -102,21 +108,21 @@ class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
         raise KeyError(f"No trial has the number {trial_id}.")
 
     def _list_jobs(self) -> Iterator[Job]:
-        page = self._reader.list_jobs(JobQuery())
-        yield from page.items
-        while page.next_cursor:
-            page = self._reader.list_jobs(JobQuery(cursor=page.next_cursor))
-            yield from page.items
-
-    def _place(self, job_id: str) -> int:
-        if job_id not in self._places:
-            self._places.append(job_id)
-        return self._places.index(job_id)
+        cursor = None
+        while True:
+            page = self._reader.list_jobs(JobQuery(cursor=cursor))
+            for job in page.items:
+                self._ids[number_study(job.id)] = job.id
+                yield job
+            if not (cursor := page.next_cursor):
+                return
 
     def _job(self, study_id: int) -> Job:
-        if not 0 <= study_id < len(self._places):
+        if study_id not in self._ids:
+            list(self._list_jobs())
+        if study_id not in self._ids:
             raise KeyError(f"No study has the number {study_id}.")
-        return self._reader.job(self._places[study_id])
+        return self._reader.job(self._ids[study_id])
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise UnsupportedOperation(

@@ -51,6 +51,7 @@ from advisor.protocol.answers.advice import name_bound, name_provenance
 from advisor.protocol.gains import spell_gain
 from advisor.protocol.knobs.paddle import describe_in_paddle
 from advisor.protocol.nodes.cluster import spell_memory
+from advisor.tuning.history.study import name_study, place_study
 
 FILTERS: Mapping[str, Callable[..., object]] = {
     "age": formats.age,
@@ -99,6 +100,8 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "stage_place": place_stage,
     "stage_words": STAGES.__getitem__,
     "stalls": describe_stalls,
+    "study_name": name_study,
+    "study_place": place_study,
     "tail": formats.clean_tail,
     "throttling": describe_throttling,
     "token_chip": judge_token,

@@ -12,8 +12,6 @@ from itertools import pairwise
 import plotly.graph_objects as go
 
 from advisor.dashboard import formats
-from advisor.dashboard.figures.gains import TITLE, Gain, are_cut, frame_gains, to_percent
-from advisor.protocol.gains import spell_likely, spell_range
 from advisor.protocol.measured.results import Phases
 
 BASELINE = "#8b93a3"
@@ -60,26 +58,10 @@ class Side:
     """Throughput of each block, in the order of the rounds."""
 
 
-@dataclass(frozen=True)
-class HistoryPoint:
-    """One trial in the order of the search."""
-
-    number: int
-    label: str
-    """Its changes in words."""
-    kind: str
-    """baseline, exact, numeric or convergence; failed, or idle where it had no effect."""
-    gain: Gain | None
-    """None where it has none that counts."""
-    outcome: str
-    counts: bool
-    """Whether it may become the best so far: it is on a rung that the job allows and did not fail."""
-
-
 def close_figure(figure: go.Figure) -> str:
     """Return the Plotly JSON of a figure, safe inside a script element."""
     # Only data and layout travel: the template would add 8 KB to every figure and fight the theme.
-    content = figure.to_plotly_json()
+    content = json.loads(figure.to_json())
     content["layout"].pop("template", None)
     text = json.dumps({"data": content["data"], "layout": content["layout"]}, allow_nan=False)
     # Inside <script> the sequence "</" would end the element.
@@ -273,91 +255,4 @@ def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
         table=Table(("phase", *[f"{label} ms" for label, _ in series]), rows),
         plot=close_figure(figure),
         height=height,
-    )
-
-
-MARKS = {
-    "baseline": (BASELINE, "square", "baseline"),
-    "exact": (ACCENT, "circle", "exact"),
-    "numeric": (NUMERIC, "diamond", "numeric"),
-    "convergence": (CONVERGENCE, "triangle-up", "convergence"),
-}
-
-
-_UNMEASURED = {"failed": "failed", "idle": "had no effect"}
-"""Kinds of trials that have no gain, and what is said of them: they stand at the lower edge."""
-
-
-def draw_history(points: Sequence[HistoryPoint]) -> Figure:
-    """Draw every trial in its order with its 95 % interval, and the best so far among those that count."""
-    figure = go.Figure()
-    measured = [(point, point.gain) for point in points if point.gain is not None]
-    best: list[tuple[int, Gain]] = []
-    for point, gain in measured:
-        if point.counts and (not best or gain.ratio > best[-1][1].ratio):
-            best.append((point.number, gain))
-    if best:
-        last = max(point.number for point in points)
-        steps = [*best, (last, best[-1][1])]
-        figure.add_scatter(
-            x=[number for number, _ in steps], y=[to_percent(gain.ratio) for _, gain in steps], mode="lines",
-            line={"color": ACCENT, "width": 2, "shape": "hv"}, opacity=0.8, hoverinfo="skip", name="best so far",
-        )  # fmt: skip
-    for kind, (colour, symbol, name) in MARKS.items():
-        chosen = [(point, gain) for point, gain in measured if point.kind == kind]
-        if not chosen:
-            continue
-        figure.add_scatter(
-            x=[point.number for point, _ in chosen], y=[to_percent(gain.ratio) for _, gain in chosen],
-            mode="markers", name=name, marker={"color": colour, "symbol": symbol, "size": 9},
-            error_y={
-                "type": "data", "symmetric": False, "color": colour, "thickness": 1.2, "width": 3,
-                "array": [to_percent(gain.high) - to_percent(gain.ratio) for _, gain in chosen],
-                "arrayminus": [to_percent(gain.ratio) - to_percent(gain.low) for _, gain in chosen],
-            },
-            text=[point.label for point, _ in chosen],
-            hovertemplate="trial %{x}: %{y:+.1f} %<br>%{text}<extra></extra>",
-        )  # fmt: skip
-    gains = [gain for _, gain in measured]
-    low, high = frame_gains(gains)
-    for kind, colour, symbol in (("idle", BASELINE, "circle-open"), ("failed", WORSE, "x")):
-        if chosen_points := [point for point in points if point.kind == kind]:
-            figure.add_scatter(
-                x=[point.number for point in chosen_points], y=[low] * len(chosen_points), mode="markers",
-                name=_UNMEASURED[kind].removeprefix("had "), cliponaxis=False,
-                marker={"color": colour, "symbol": symbol, "size": 9},
-                text=[f"{point.outcome}: {point.label}" for point in chosen_points],
-                hovertemplate="trial %{x}: %{text}<extra></extra>",
-            )  # fmt: skip
-    lay_out(figure, 300, xaxis_title="trial", yaxis_title={"text": TITLE, "standoff": 10})
-    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
-    figure.update_layout(margin={"t": 40})
-    figure.update_yaxes(range=[low, high])
-    # A trial number is an ordinal: half a trial has no meaning, and four trials need no eight ticks.
-    numbers = [point.number for point in points]
-    figure.update_xaxes(dtick=max(1, round((max(numbers) - min(numbers) + 1) / 10)), tickformat="d")
-    rows = tuple(
-        (
-            str(point.number), point.label,
-            spell_likely(known.ratio, known.low, known.high) if (known := point.gain) else formats.NO_VALUE,
-            spell_range(known.ratio, known.low, known.high) if known else formats.NO_VALUE, point.outcome,
-        )
-        for point in points
-    )  # fmt: skip
-    counts = [(sum(point.kind == kind for point in points), word) for kind, word in _UNMEASURED.items()]
-    summary = ", ".join(
-        [formats.plural(len(points), "trial"), *(f"{n} of them {word}" for n, word in counts if n)]
-    )
-    if best:
-        number, top = best[-1]
-        told = spell_likely(top.ratio, top.low, top.high)
-        summary += f"; the highest so far is trial {number} with {told}, unconfirmed" if number else ""
-    summary += ". Some intervals are longer than the figure" if are_cut(gains) else ""
-    return Figure(
-        id="history",
-        title="Every trial in its order",
-        summary=f"{summary}.",
-        table=Table(("trial", "changes", "gain", "95 % interval", "outcome"), rows),
-        plot=close_figure(figure),
-        height=300,
     )

@@ -181,7 +181,7 @@ def build_view_routes(source: Source, authenticator: Authenticator, renderer: Re
     def show_figures(request: Request, job_id: str) -> Response:
         opened = open_job(request, job_id)
         query = ExploreQuery.read(request.query_params.multi_items())
-        page = explore(opened.job, opened.advice, measure_trials(source.read(get_history, job_id)), query)
+        page = explore(opened.job, source.read(get_history, job_id), opened.advice, query)
         return show(request, opened, "explore", "explore.html", {"page": page, **_FILTERS})
 
     @router.get("/jobs/{job_id}/what-if")

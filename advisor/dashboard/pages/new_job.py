@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_args
 
 from fastapi import APIRouter, Depends, Form, Request
 from starlette.responses import RedirectResponse, Response
@@ -20,6 +20,7 @@ from advisor.dashboard.views.job.new_job import (
     write_yaml,
 )
 from advisor.errors import Forbidden, InvalidJob
+from advisor.protocol.asked.jobs import OptunaSampler
 from advisor.protocol.kinds import Allow
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.protocol.views import AgentState
@@ -52,11 +53,25 @@ def _take_form(
     knobs: Annotated[list[str], Form()] = [],  # noqa: B006
     own: _Text = "",
     require: _Text = "",
+    sampler: _Text = "",
 ) -> _Sent:
     return _Sent(
         form_key,
         request_key,
-        Draft(name, command, kind, working_dir, nodes, minutes, trials, allow, tuple(knobs), own, require),
+        Draft(
+            name,
+            command,
+            kind,
+            working_dir,
+            nodes,
+            minutes,
+            trials,
+            allow,
+            tuple(knobs),
+            own,
+            require,
+            sampler,
+        ),
     )
 
 
@@ -101,6 +116,7 @@ def build_new_job_routes(
             "kinds": list(WorkloadKind),
             "rungs": list(Allow),
             "offered": list_offered(),
+            "samplers": get_args(OptunaSampler),
             "request_key": key,
         }
         return renderer.render(request, "new_job.html", context, status)

@@ -7,6 +7,7 @@ are asked on it. Nothing is stored: the same history always makes the same study
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 import optuna
@@ -62,6 +63,16 @@ def study_job(job: Job, history: JobHistory, dimensions: Sequence[Dimension] = (
 def name_study(job: Job) -> str:
     """Return what the study of a job is called."""
     return f"{job.spec.name or 'job'} ({job.id})"
+
+
+def number_study(job_id: str) -> int:
+    """Return the number of a job's study, the same wherever it is read."""
+    return int.from_bytes(sha256(job_id.encode()).digest()[:4], "big")
+
+
+def place_study(job_id: str) -> str:
+    """Return where optuna-dashboard has the job's study: the path of its address."""
+    return f"/dashboard/studies/{number_study(job_id)}"
 
 
 def describe_job(job: Job) -> dict[str, str]:

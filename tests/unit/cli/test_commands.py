@@ -22,6 +22,7 @@ from advisor.protocol.gains import say_smallest_gain, spell_gain
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import Workload
 from advisor.protocol.views import EventFacts, EventKind, LogChunk
+from advisor.tuning.history.study import place_study
 
 from .advices import a_change, undecided
 from .conftest import Run
@@ -673,6 +674,16 @@ def test_study_says_who_can_read_it(
     monkeypatch.setitem(sys.modules, "optuna_dashboard", page)
     told = run("study", "--host", host).stderr.replace("\n", " ")
     assert ("reads every job: this page asks for no token" in told) is is_told
+
+
+def test_study_of_a_job_says_its_address(
+    server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = SimpleNamespace(run_server=lambda *_, **__: None)
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", page)
+    server.lives["new-1"] = [JobState.CANCELLED]
+    run("tune", "--minutes", "0.3", "--", "torchrun", "t.py")
+    assert f"http://127.0.0.1:8080{place_study('new-1')}" in run("study", "last").stderr.replace("\n", "")
 
 
 def test_spec_survives_the_way_over_http(server: FakeServer, run: Run) -> None:

@@ -7,11 +7,12 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from advisor.client.optuna_storage import JobsStorage, name_study
+from advisor.client.optuna_storage import JobsStorage
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import BlockState, JobHistory
 from advisor.protocol.measured.trials import TrialState as Openness
 from advisor.protocol.views import JobPage, JobQuery
+from advisor.tuning.history.study import name_study, place_study
 from tests.samples.job import make_finished_story
 
 STORY = make_finished_story(datetime(2026, 11, 23, 9, 0, tzinfo=UTC))
@@ -72,7 +73,11 @@ def test_what_the_job_does_not_allow_is_never_the_best() -> None:
 
 def test_job_is_found_by_its_id_and_an_unknown_one_is_said() -> None:
     storage = JobsStorage(Reader())
-    assert storage.get_study_id_from_name(STORY.job.id) == 0
+    number = storage.get_study_id_from_name(STORY.job.id)
+    assert JobsStorage(Reader()).get_study_name_from_id(number) == name_study(STORY.job), (
+        "whoever reads it, by its link"
+    )
+    assert place_study(STORY.job.id).endswith(f"/{number}")
     with pytest.raises(KeyError, match="nobodys"):
         optuna.load_study(study_name="nobodys", storage=storage)
 

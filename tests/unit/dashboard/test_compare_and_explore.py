@@ -1,38 +1,29 @@
 """Trials side by side, and the figures of the search: each there, or with the reason why not."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import optuna
 import pytest
+from optuna.trial import TrialState
 from starlette.testclient import TestClient
 
-from advisor.dashboard.figures.explore import (
-    LossPoint,
-    Saving,
-    SlicePoint,
-    draw_importance,
-    draw_pareto,
-    draw_slice,
-)
-from advisor.dashboard.figures.gains import Gain
-from advisor.dashboard.figures.spaces import MOST_LINES, SpacePoint, draw_contour, draw_parallel
+from advisor.dashboard.figures.savings import Saving, draw_savings
+from advisor.dashboard.figures.study import draw_importances, draw_losses, draw_slice
 from advisor.dashboard.views.trials.compare import compare_trials, read_numbers
 from advisor.dashboard.views.trials.explore import explore
 from advisor.dashboard.views.trials.explore_query import ExploreQuery
-from advisor.dashboard.views.trials.measured import MeasuredTrial, measure_trials
+from advisor.dashboard.views.trials.measured import measure_trials
 from advisor.errors import InvalidRequest, NotFound
-from advisor.protocol.gains import spell_gain
+from advisor.protocol.answers.advice import ParetoPoint
+from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import Outcome
-from advisor.protocol.standing import SoFar
+from advisor.protocol.measured.trials import JobHistory
+from advisor.tuning.history.study import study_job
 from tests.samples.job import keep_defaults, make_finished_story, make_running_story
 from tests.samples.stored import NOW, Stories
-
-
-def even(ratio: float) -> Gain:
-    return Gain(ratio, ratio, ratio)
-
 
 STORY, RUNNING = make_finished_story(NOW), make_running_story(NOW)
 TRIALS = measure_trials(STORY.history)
@@ -89,64 +80,6 @@ def test_jobs_are_compared_by_what_was_asked_measured_and_advised(
     assert client.get("/compare?jobs=sample,none").status_code == 404
 
 
-def test_every_figure_of_a_finished_search_is_drawn() -> None:
-    page = explore(STORY.job, STORY.advice, TRIALS)
-    assert (page.no_history, page.no_slices, page.no_importance, page.no_pareto) == ("", "", "", "")
-    assert len(page.slices) == 2, "the others are folded"
-    slices = {figure.title: figure for figure in (*page.slices, *page.more_slices)}
-    assert "NCCL_SOCKET_NTHREADS" not in slices
-    value, trials, middle, best = slices["fuse_grad_size_in_MB"].table.rows[1]
-    assert (value, trials) == ("25 MB", "4")
-    assert middle.endswith(" %")
-    assert best.endswith(" %")
-    assert page.importance is not None
-    assert page.importance.table.rows[-1][-1] == "taken back"
-
-
-def test_figure_that_cannot_be_drawn_says_why() -> None:
-    early = explore(
-        RUNNING.job, None, measure_trials(RUNNING.history.model_copy(update={"trials": (), "blocks": ()}))
-    )
-    assert early.history is early.importance is early.pareto is None
-    assert early.slices == ()
-    assert all((early.no_history, early.no_slices, early.no_importance, early.no_pareto))
-    assert STORY.advice is not None
-    kept = keep_defaults(STORY.advice).model_copy(update={"pareto": ()})
-    page = explore(STORY.job, kept, TRIALS)
-    assert page.no_importance.startswith("Nothing is advised")
-    assert page.no_pareto.startswith("Only exact strategies")
-
-
-def repeat_trials(count: int) -> tuple[MeasuredTrial, ...]:
-    """So many trials, the baseline first; every 500th of them is faster than all before."""
-    first, last = TRIALS[0], TRIALS[5]
-    assert last.estimate is not None
-    made = [first]
-    for number in range(1, count):
-        speed = last.estimate.samples_per_s * (1 + number / count if number % 500 == 0 else 0.5)
-        changes = Changes({"fuse_grad_size_in_MB": float(1 + number % 7), "num_threads": 1 + number % 3})
-        trial = last.trial.model_copy(update={"number": number, "changes": changes})
-        made.append(
-            replace(
-                last, trial=trial, estimate=replace(last.estimate, samples_per_s=speed),
-                gain=SoFar(ratio=speed / 1000, low=speed / 1100, high=speed / 900, races=1, launches=1),
-            )
-        )  # fmt: skip
-    return tuple(made)
-
-
-def test_figures_of_two_thousand_trials_are_of_a_sample_that_keeps_the_best() -> None:
-    trials = repeat_trials(2000)
-    page = explore(STORY.job, None, trials)
-    assert page.history is not None
-    assert (page.shown, page.total) == (2000, 2000)
-    assert 200 <= page.drawn == len(page.history.table.rows) <= 310
-    drawn = {row[0] for row in page.history.table.rows}
-    assert {"0", "500", "1000", "1500"} <= drawn
-    figures = [page.history, page.contour, page.parallel, *page.slices, *page.more_slices]
-    assert sum(len(figure.plot) for figure in figures if figure is not None) < 300_000
-
-
 def test_page_of_a_sample_says_so(stories: Stories, sign_in: Callable[[str], TestClient]) -> None:
     many = [STORY.history.trials[5].model_copy(update={"number": number}) for number in range(11, 900)]
     trials = (*STORY.history.trials, *many)
@@ -156,60 +89,10 @@ def test_page_of_a_sample_says_so(stories: Stories, sign_in: Callable[[str], Tes
     assert 'id="sampled"' not in client.get("/jobs/sample/explore?state=failed").text
 
 
-def test_knobs_that_were_only_changed_together_share_one_figure() -> None:
-    trials = repeat_trials(40)
-    doubled = tuple(
-        replace(
-            found, trial=found.trial.model_copy(update={"changes": Changes({**found.trial.changes, **twin})})
-        )
-        for found in trials
-        for twin in ({"nccl_comm_num": 1 + found.trial.number % 3} if found.trial.changes else {},)
-    )
-    page = explore(STORY.job, None, doubled)
-    assert page.twins == ("num_threads",) or page.twins == ("nccl_comm_num",)
-    assert len({figure.title for figure in (*page.slices, *page.more_slices)}) == 2
-
-
-def test_slice_of_words_is_no_number_line() -> None:
-    points = [
-        SlicePoint(0, "a", even(10.0), "baseline"),
-        SlicePoint(1, "", even(12.0), "exact"),
-        SlicePoint(2, "a", even(11.0), "exact"),
-    ]
-    figure = draw_slice("knob", points)
-    assert json.loads(figure.plot)["layout"]["xaxis"]["type"] == "category"
-    assert figure.table.rows == (("empty", "1", "12x", "12x"), ("a", "2", "10x", "11x"))
-    zero = draw_slice(
-        "fuse_grad_size_in_MB",
-        [SlicePoint(0, 0, even(10.0), "baseline"), SlicePoint(1, 8, even(12.0), "exact")],
-    )
-    assert json.loads(zero.plot)["layout"]["xaxis"]["type"] == "linear"
-
-
-def test_slice_of_many_values_keeps_its_table_short() -> None:
-    points = [SlicePoint(number, number, even(10.0 + number), "exact") for number in range(300)]
-    figure = draw_slice("knob", points)
-    assert len(figure.table.rows) == 24
-    assert figure.table.rows[-1][0] == "299"
-    assert len(json.loads(figure.plot)["layout"]["xaxis"]["tickvals"]) <= 10
-
-
 def test_saving_whose_interval_holds_nothing_is_never_called_sure() -> None:
     sure, open_ = Saving("a", 2.0, 1.0, 3.0, 8, True), Saving("b", 5.0, -1.0, 11.0, 8, True)
-    assert "a saves most for sure" in draw_importance([open_, sure]).summary
-    assert draw_importance([open_]).summary.startswith("No knob alone is sure to save time")
-
-
-def test_loss_that_was_not_seen_stands_in_the_table_only() -> None:
-    seen = LossPoint(1, "x", "convergence", 20.0, 0.03, 0.01, True)
-    unseen = LossPoint(2, "y", "numeric", 10.0, None, 0.0, False)
-    figure = draw_pareto([seen, unseen], 0.02, 0.02)
-    assert (
-        sum(len(trace["x"]) for trace in json.loads(figure.plot)["data"] if trace["mode"] == "markers") == 1
-    )
-    assert [row[2] for row in figure.table.rows] == ["+0.03", "not seen"]
-    assert "tolerated" in figure.plot
-    assert "tolerated" not in draw_pareto([seen], None, 0.02).plot
+    assert "a saves most for sure" in draw_savings([open_, sure]).summary
+    assert draw_savings([open_]).summary.startswith("No knob alone is sure to save time")
 
 
 def test_one_filter_applies_to_every_figure_and_lives_in_the_address(
@@ -228,25 +111,6 @@ def test_one_filter_applies_to_every_figure_and_lives_in_the_address(
         assert "25 MB" not in table.partition("<tbody>")[2], figure
 
 
-def test_figures_of_a_filter_are_those_of_the_trials_that_fit() -> None:
-    query = ExploreQuery.read([("state", "ok"), ("knob", "fuse_grad_size_in_MB"), ("low", "50")])
-    page = explore(STORY.job, STORY.advice, TRIALS, query)
-    fitting = [found for found in TRIALS if found.trial.changes.get("fuse_grad_size_in_MB", 25) >= 50]
-    numbers = [found.trial.number for found in fitting if found.trial.outcome is Outcome.FINISHED]
-    assert 0 < page.shown == len(numbers) < page.total == len(TRIALS)
-    assert page.history is not None
-    drawn = [int(row[0]) for row in page.history.table.rows]
-    assert len(drawn) > 0
-    assert set(drawn) <= set(numbers)
-    none = explore(STORY.job, STORY.advice, TRIALS, ExploreQuery.read([("changes", "nothing of the kind")]))
-    assert none.shown == 0
-    assert none.history is none.contour is none.parallel is none.pareto is None
-    assert all(
-        "fit" in reason for reason in (none.no_history, none.no_slices, none.no_contour, none.no_pareto)
-    )
-    assert none.knobs == page.knobs != ()
-
-
 def test_filter_that_means_nothing_says_so(sign_in: Callable[[str], TestClient]) -> None:
     client = sign_in("adv_viewer_3_x")
     for wrong, words in {
@@ -260,60 +124,173 @@ def test_filter_that_means_nothing_says_so(sign_in: Callable[[str], TestClient])
         assert (answer.status_code, words in answer.text) == (422, True), wrong
 
 
+def test_every_figure_of_a_finished_search_is_drawn() -> None:
+    page = explore(STORY.job, STORY.history, STORY.advice)
+    assert page.absent == ()
+    assert page.history is not None
+    assert [row[0] for row in page.history.table.rows] == [str(t.number) for t in STORY.history.trials]
+    assert "the best so far is trial 10 with +16.3 %" in page.history.summary, "trial 9 is not allowed"
+    assert page.importances is not None
+    ranked = [row[0] for row in page.importances.table.rows]
+    slices = {figure.title: figure for figure in (*page.slices, *page.more_slices)}
+    assert list(slices) == ranked, "the most important come first"
+    assert len(page.slices) == 2, "the others are folded"
+    assert "NCCL_SOCKET_NTHREADS" not in slices, "its only trial had no effect"
+    assert slices["fuse_grad_size_in_MB"].table.rows[2] == ("10", "96", "+16.3 %")
+    assert page.savings is not None
+    assert page.savings.table.rows[-1][-1] == "taken back"
+
+
+def test_figures_are_those_that_optuna_draws_of_the_study() -> None:
+    page = explore(STORY.job, STORY.history, STORY.advice)
+    study = study_job(STORY.job, STORY.history)
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    assert page.history is not None
+    traces = {trace["name"]: trace for trace in json.loads(page.history.plot)["data"]}
+    allowed = {t.number: t.value for t in done if t.constraints["allowed"] <= 0}
+    assert dict(zip(traces["throughput over the baseline's"]["x"], traces["throughput over the baseline's"]["y"],
+                    strict=True)) == allowed  # fmt: skip
+    assert traces["best so far"]["y"][-1] == study.best_value
+    assert set(traces["not allowed"]["x"]) == {t.number for t in done} - allowed.keys()
+    for figure in (page.history, page.importances, *page.slices, page.contour, page.parallel, page.pareto):
+        assert figure is not None
+        told = json.loads(figure.plot)
+        assert "title" not in told["layout"], "the page has one"
+        assert not any(trace.get("marker", {}).get("showscale") for trace in told["data"]), figure.id
+
+
+def test_slice_of_a_switch_shows_the_trials_that_are_not_allowed() -> None:
+    figure = draw_slice(study_job(STORY.job, STORY.history), "fp16_allreduce")
+    traces = {trace["name"]: trace for trace in json.loads(figure.plot)["data"]}
+    assert sorted(traces["not allowed"]["x"]) == ["False", "True"], "local SGD without it, and it itself"
+    assert figure.table.rows[1][:2] == ("7", "on")
+
+
+def test_importances_leave_out_what_never_changed_and_rank_what_matters() -> None:
+    study = optuna.create_study(direction="maximize")
+    for number in range(40):
+        study.add_trial(
+            optuna.trial.create_trial(
+                value=1.0 + number % 4,
+                params={"matters": number % 4, "does not": number // 4 % 5, "same": 3},
+                distributions={
+                    name: optuna.distributions.IntDistribution(0, 9)
+                    for name in ("matters", "does not", "same")
+                },
+                user_attrs={"trial": number},
+            )
+        )
+    figure = draw_importances(study)
+    assert figure is not None
+    assert [row[0] for row in figure.table.rows] == ["matters", "does not"]
+    assert float(figure.table.rows[0][1]) > 0.8
+    assert "the fastest 5 of 40 trials" in figure.summary
+
+
+def test_figure_that_cannot_be_drawn_says_why() -> None:
+    nothing = RUNNING.history.model_copy(update={"trials": (), "blocks": ()})
+    early = explore(RUNNING.job, nothing, None)
+    assert early.history is early.savings is early.pareto is early.contour is None
+    assert early.slices == ()
+    assert len(early.absent) == 6
+    assert all(reason for _, reason in early.absent)
+    assert STORY.advice is not None
+    kept = keep_defaults(STORY.advice).model_copy(update={"pareto": ()})
+    reasons = dict(explore(STORY.job, STORY.history, kept).absent)
+    assert reasons["What each knob saves"].startswith("Nothing is advised")
+    assert reasons["Speed against loss"].startswith("Only exact strategies")
+
+
+def repeat_trials(count: int) -> JobHistory:
+    """So many trials, the baseline first; every 500th of them is faster than all before."""
+    first, last = STORY.history.trials[0], STORY.history.trials[5]
+    (block,) = (block for block in STORY.history.blocks if block.trial_number == last.number)
+    trials, blocks = [first], [b for b in STORY.history.blocks if b.trial_number == 0]
+    for number in range(1, count):
+        faster = 1 + number / count if number % 500 == 0 else 0.5
+        changes: Mapping[str, Value] = {
+            "fuse_grad_size_in_MB": float(1 + number % 7),
+            "num_threads": 1 + number % 3,
+        }
+        trials.append(last.model_copy(update={"number": number, "changes": Changes(changes)}))
+        assert block.result is not None
+        times = tuple(step / faster for step in block.result.step_time_s)
+        result = replace(block.result, step_time_s=times)
+        summary = block.summary and block.summary.model_copy(update={"contrast": None})
+        told = {
+            "id": f"b{number}",
+            "trial_number": number,
+            "race": number,
+            "result": result,
+            "summary": summary,
+        }
+        blocks.append(block.model_copy(update=told))
+    return STORY.history.model_copy(update={"trials": tuple(trials), "blocks": tuple(blocks)})
+
+
+def test_figures_of_two_thousand_trials_are_of_a_sample_that_keeps_the_best() -> None:
+    page = explore(STORY.job, repeat_trials(2000), None)
+    assert page.history is not None
+    assert (page.shown, page.total) == (2000, 2000)
+    assert 80 <= page.drawn == len(page.history.table.rows) <= 110
+    drawn = {row[0] for row in page.history.table.rows}
+    assert {"0", "500", "1000", "1500"} <= drawn
+    (markers, best) = json.loads(page.history.plot)["data"][:2]
+    assert max(best["x"]) == max(markers["x"]) == max(map(int, drawn)), "trials keep their numbers"
+    figures = [page.history, page.contour, page.parallel, *page.slices, *page.more_slices]
+    assert sum(len(figure.plot) for figure in figures if figure is not None) < 300_000
+
+
+def test_loss_that_was_not_seen_stands_in_the_table_only() -> None:
+    def point(number: int, ratio: float, loss: float | None, error: float, on_front: bool) -> ParetoPoint:
+        return ParetoPoint(
+            trial_number=number, changes=Changes({"localsgd_k_steps": number}), effect=Effect.CONVERGENCE,
+            throughput_ratio=ratio, loss_change=loss, loss_error=error, on_front=on_front,
+        )  # fmt: skip
+
+    points = [
+        point(1, 1.2, 0.03, 0.01, True),
+        point(2, 1.1, None, 0.0, False),
+        point(3, 1.15, 0.01, 0.02, True),
+    ]
+    figure = draw_losses([*points, point(4, 1.1, 0.05, 0.01, False)], 0.02)
+    beaten, front = json.loads(figure.plot)["data"]
+    assert (beaten["x"], beaten["y"]) == ([1.1], [0.05])
+    assert sorted(zip(front["x"], front["y"], strict=True)) == [(1.15, 0.0), (1.2, 0.03)], "as good as none"
+    assert [row[2] for row in figure.table.rows] == ["+0.03", "not seen", "+0.01", "+0.05"]
+    assert [row[4] for row in figure.table.rows] == ["yes", "no", "yes", "no"], (
+        "Optuna's front is the advice's"
+    )
+
+
+def test_figures_of_a_filter_are_those_of_the_trials_that_fit() -> None:
+    query = ExploreQuery.read([("state", "ok"), ("knob", "fuse_grad_size_in_MB"), ("low", "50")])
+    page = explore(STORY.job, STORY.history, STORY.advice, query)
+    assert page.history is not None
+    assert [row[0] for row in page.history.table.rows] == ["2", "5", "10"]
+    assert (page.shown, page.total) == (3, 11)
+    assert json.loads(page.history.plot)["data"][0]["x"] == [2, 5, 10]
+    nothing = ExploreQuery.read([("changes", "nothing of the kind")])
+    none = explore(STORY.job, STORY.history, STORY.advice, nothing)
+    assert none.shown == 0
+    assert none.history is none.contour is none.parallel is none.pareto is None
+    assert all("fit" in reason for title, reason in none.absent if title != "What each knob saves")
+    assert none.knobs == page.knobs != ()
+
+
 def test_contour_is_of_the_knobs_that_were_asked_for() -> None:
-    usual = explore(STORY.job, STORY.advice, TRIALS)
-    assert usual.contour is not None
-    assert (usual.query.x, usual.query.y) == (usual.slices[0].title, usual.slices[1].title)
-    query = ExploreQuery.read([("x", usual.query.y), ("y", usual.query.x)])
-    turned = explore(STORY.job, STORY.advice, TRIALS, query)
-    assert turned.contour is not None
-    assert turned.contour.title == f"{usual.query.y} × {usual.query.x}"
+    query = ExploreQuery.read([("x", "nccl_comm_num"), ("y", "fp16_allreduce")])
+    asked = explore(STORY.job, STORY.history, STORY.advice, query)
+    assert asked.contour is not None
+    assert asked.contour.title == "fp16_allreduce × nccl_comm_num"
+    usual = explore(STORY.job, STORY.history, STORY.advice)
+    assert {usual.query.x, usual.query.y} == {figure.title for figure in usual.slices}
 
 
-@pytest.mark.parametrize(("pairs", "is_shaded"), [(5, False), (6, True), (9, True)])
-def test_shades_are_drawn_from_a_few_values_of_both_knobs_on(pairs: int, is_shaded: bool) -> None:
-    points = [
-        SpacePoint(
-            n,
-            {"fuse_grad_size_in_MB": 1 + n % 3, "num_threads": 1 + n // 3 if n < 8 else 3},
-            100.0 + n,
-            "exact",
-        )
-        for n in (0, 4, 8, 1, 2, 3, 5, 6, 7)[:pairs]
-    ]
-    figure = draw_contour(("fuse_grad_size_in_MB", "num_threads"), points)
-    first, *others = json.loads(figure.plot)["data"]
-    assert (first["type"] == "contour") is is_shaded
-    assert ("Too few pairs" in figure.summary) is not is_shaded
-    if is_shaded:
-        assert (
-            sum(value is not None for row in first["z"] for value in row) == len(figure.table.rows) == pairs
-        )
-        assert others[0]["mode"] == "markers"
-    else:
-        assert set(first["text"]) == {spell_gain(point.ratio) for point in points}
-
-
-def test_parallel_coordinates_fold_what_a_phone_has_no_room_for() -> None:
-    names = ["hierarchical_allreduce_inter_nranks", "NCCL_BUFFSIZE", "num_threads"]
-    points = [SpacePoint(at, dict.fromkeys(names, 2 ** (20 + at)), 100.0 + at, "exact") for at in range(3)]
-    labels = json.loads(draw_parallel(names, points).plot)["layout"]["yaxis"]["ticktext"]
-    assert labels[0].startswith("hierarchical_<br>allreduce_inter_nranks<br>")
-    assert labels[1] == "NCCL_BUFFSIZE<br>1048576 bytes …<br>4194304 bytes"
-    assert all(len(line) <= 24 for label in labels for line in label.split("<br>"))
-
-
-def test_parallel_coordinates_draw_the_fastest_of_many_trials() -> None:
-    points = [
-        SpacePoint(
-            number, {"fuse_grad_size_in_MB": 2 ** (number % 8), "a": str(number % 3)}, 100.0 + number, "exact"
-        )
-        for number in range(400)
-    ]
-    figure = draw_parallel(["fuse_grad_size_in_MB", "a"], points)
-    traces = json.loads(figure.plot)["data"]
-    assert sum(trace["x"].count(None) for trace in traces) == MOST_LINES
-    assert "The slower 250 are left out." in figure.summary
-    places = [place for trace in traces for place in trace["x"] if place is not None]
-    assert (min(places), max(places)) == (0.0, 1.0)
-    assert figure.table.rows[1][:2] == ("a", "0 … 2")
+def test_page_says_who_proposes_and_where_the_study_is(sign_in: Callable[[str], TestClient]) -> None:
+    client = sign_in("adv_viewer_3_x")
+    for page in ("/jobs/sample/explore", "/jobs/sample"):
+        text = client.get(page).text
+        assert "Optuna proposes the strategies, by our sampler <code>FleetSampler</code>" in text
+        assert 'id="study-command"' in text
+        assert "http://127.0.0.1:8080/dashboard/studies/" in text

@@ -3,18 +3,12 @@
 import json
 from html import unescape
 
-import hypothesis.strategies as st
-from hypothesis import given
-
 from advisor.dashboard.figures.charts import (
-    HistoryPoint,
     Side,
     draw_comparison,
-    draw_history,
     draw_phases,
     draw_waterfall,
 )
-from advisor.dashboard.figures.gains import Gain, frame_gains, to_percent
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.results import Phases
 from tests.samples.job import make_finished_story
@@ -52,36 +46,6 @@ def test_comparison_shows_every_block_and_both_intervals() -> None:
     assert [len(trace["x"]) for trace in traces] == [1, 1, 2, 1]
     assert "steps/s" in figure.summary
     assert figure.table.rows[1] == ("strategy", "120", "115 … 126", "1")
-
-
-def test_history_does_not_let_a_forbidden_rung_lead() -> None:
-    def gain(ratio: float) -> Gain:
-        return Gain(ratio, ratio * 0.99, ratio * 1.01)
-
-    points = [
-        HistoryPoint(0, "baseline", "baseline", gain(1.0), "open", True),
-        HistoryPoint(1, "exact", "exact", gain(1.1), "finished", True),
-        HistoryPoint(2, "local SGD", "convergence", gain(3.0), "finished", False),
-        HistoryPoint(3, "too large", "failed", None, "out of memory", False),
-        HistoryPoint(4, "the same", "idle", None, "ineffective", False),
-    ]
-    figure = draw_history(points)
-    assert "trial 1 with +10.0 %, unconfirmed" in figure.summary
-    assert "5 trials, 1 of them failed, 1 of them had no effect;" in figure.summary
-    assert figure.table.rows[3] == ("3", "too large", "–", "–", "out of memory")
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 1000), st.floats(1.0, 1e6)), min_size=1))
-def test_no_axis_of_gains_reaches_below_a_rate_of_zero_or_hides_a_trial(
-    drawn: list[tuple[float, float]],
-) -> None:
-    gains = [Gain(ratio, ratio / off, ratio * off) for ratio, off in drawn]
-    low, high = frame_gains(gains)
-    assert -100.0 <= low <= min(to_percent(gain.ratio) for gain in gains)
-    span = max(
-        4.0, max(to_percent(gain.ratio) for gain in gains) - min(to_percent(gain.ratio) for gain in gains)
-    )
-    assert high - low <= 3.3 * span, "one long interval does not press all trials together"
 
 
 def test_phases_without_measured_communication_leave_it_open() -> None:

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Callable
 from html import unescape
+from typing import get_args
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ from starlette.testclient import TestClient
 
 from advisor.dashboard.views.job.new_job import Draft, place_refusal, read_draft, write_curl, write_yaml
 from advisor.errors import InvalidJob
-from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.asked.jobs import JobSpec, OptunaSampler
 from advisor.services.jobs import check_spec
 from tests.samples.stored import Stories
 
@@ -101,6 +102,16 @@ def test_knobs_of_ones_own_are_a_line_each() -> None:
     assert JobSpec.model_validate(yaml.safe_load(write_yaml(spec))) == spec
     for wrong in ({"own": "micro"}, {"own": "--no=1,2"}, {"own": "micro=1,2", "require": "micro == 1"}):
         assert list(read_draft(fill(command=command, **wrong)).problems) == ["own"]
+
+
+def test_sampler_of_optuna_is_chosen_in_the_form_and_the_own_one_comes_first(sign_in: SignIn) -> None:
+    spec = read_draft(fill(sampler="CmaEsSampler")).spec
+    assert spec is not None
+    assert JobSpec.model_validate(yaml.safe_load(write_yaml(spec))).sampler == "CmaEsSampler"
+    assert list(read_draft(fill(sampler="NoSampler")).problems) == ["sampler"]
+    page = sign_in("adv_submitter_2_x").get("/jobs/new").text
+    offered = re.findall(r"<option[^>]*>([^<]+)", page.partition('id="sampler"')[2].partition("</select>")[0])
+    assert offered == ["FleetSampler, the advisor's own", *get_args(OptunaSampler)]
 
 
 def test_plan_stores_nothing_and_submitting_twice_makes_one_job(sign_in: SignIn, stories: Stories) -> None:

@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from advisor.cli.commands.answers.server_figures import predict_from_figures
-from advisor.cli.completions import complete_job
 from advisor.cli.connection import look_at, resolve_job
-from advisor.cli.options import JsonOption, screen_of
+from advisor.cli.options import JsonOption, MaybeJobArgument, screen_of
 from advisor.cli.views.setups_view import render_setups
 from advisor.cli.views.wording import spell_bits, spell_changes, spell_rate
 from advisor.protocol.answers.forecast import Forecast
@@ -16,19 +15,11 @@ from advisor.protocol.gains import spell_gain, spell_share
 
 FIGURES = "Parameter servers before anything was measured"
 """Panel of the help."""
-_JobArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[JOB]",
-        help="A job's id, the start of it, the job's name, or `last` for the newest.",
-        autocompletion=complete_job,
-    ),
-]
 
 
 def predict(
     context: typer.Context,
-    job: _JobArgument = None,
+    job: MaybeJobArgument = None,
     nodes: Annotated[
         int | None,
         typer.Option(

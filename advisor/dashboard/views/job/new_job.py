@@ -49,6 +49,8 @@ class Draft:
     """Knobs of the script's own, one a line."""
     require: str = ""
     """What must hold between them, one a line."""
+    sampler: str = ""
+    """The sampler of Optuna that proposes; empty is the advisor's own."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def read_draft(draft: Draft) -> Reading:
         "nodes": int(numbers["nodes"]),
         "allow": draft.allow,
         "knobs": draft.knobs,
+        "sampler": draft.sampler,
         "budget": {"max_seconds": 60.0 * numbers["minutes"], "max_trials": int(numbers["trials"])},
     }
     try:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard.figures.charts import Figure, Side, draw_comparison, draw_phases, draw_waterfall
+from advisor.dashboard.figures.study import draw_history
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.views.chips import Chip, chip_for_outcome
 from advisor.dashboard.views.job.verdict import VerdictCard, view_verdict
-from advisor.dashboard.views.trials.explore import draw_search
 from advisor.dashboard.views.trials.measured import QUIET, MeasuredTrial, measure_trials
 from advisor.protocol.answers.advice import CONTINUE_S, Advice
 from advisor.protocol.asked.jobs import Job, JobState, Stage
@@ -21,6 +21,7 @@ from advisor.protocol.measured.trials import Block, JobHistory, Purpose
 from advisor.protocol.views import JobEvent
 from advisor.services.jobs import may_change
 from advisor.services.tokens import Principal
+from advisor.tuning.history.study import study_job
 
 _LATEST = 6
 """Events that the overview of a live job shows."""
@@ -134,7 +135,7 @@ def view_overview(
         verdict=view_verdict(job, history, advice, now),
         comparison=_draw_sides(history, advice) if advice else None,
         breakdown=_draw_breakdown(advice) if advice else None,
-        history=None if advice else draw_search(job, trials),
+        history=None if advice else draw_history(study_job(job, history)),
         utilisation=draw_utilisation(telemetry) if is_live else None,
         failures=_count_failures(trials, history),
         latest=tuple(events[-_LATEST:]) if is_live else (),
