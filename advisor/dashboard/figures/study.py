@@ -32,6 +32,7 @@ from advisor.dashboard.figures.charts import (
 )
 from advisor.protocol.answers.advice import ParetoPoint
 from advisor.protocol.gains import spell_gain, spell_likely, spell_range
+from advisor.tuning.explain.pareto import told_loss
 from advisor.tuning.history.study import VALUE
 
 _SHADES = [[0.0, "#cfe3f2"], [0.5, SKY], [1.0, ACCENT]]
@@ -148,7 +149,7 @@ def draw_losses(points: Sequence[ParetoPoint], tolerance: float) -> Figure:
     A loss change that cannot be told apart from none counts as none, as on the front. `tolerance` is the job's share.
     """
     study = optuna.create_study(directions=["maximize", "minimize"])
-    placed = [(point, loss) for point in points if (loss := point.told_loss) is not None]
+    placed = [(point, loss) for point in points if (loss := told_loss(point)) is not None]
     study.add_trials(
         [
             create_trial(values=[point.throughput_ratio, loss], user_attrs={"trial": point.trial_number})

@@ -266,12 +266,6 @@ class ParetoPoint(Message):
     on_front: bool
     """No other point is both faster and no worse in loss."""
 
-    @property
-    def told_loss(self) -> float | None:
-        """The loss change as far as it can be told apart from none, by two standard errors."""
-        is_told = self.loss_change is None or abs(self.loss_change) > 2.0 * (self.loss_error or 0.0)
-        return self.loss_change if is_told else 0.0
-
 
 class LaunchTold(Message):
     """What one launch of the verdict measured."""

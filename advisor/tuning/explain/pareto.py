@@ -14,7 +14,7 @@ from advisor.tuning.history.scores import Scoreboard, score_trials
 from advisor.tuning.stages.confirmation import confirm
 
 _TOLD_APART = 2.0
-"""Standard errors on each side of a ratio."""
+"""Standard errors from which a loss change is told apart from none, and on each side of a ratio."""
 _HUGE = 50.0
 
 
@@ -85,14 +85,22 @@ def _find_loss(record: Record, trial: Trial) -> tuple[float | None, float | None
 
 
 def _is_on_front(point: ParetoPoint, others: Sequence[ParetoPoint]) -> bool:
-    mine = point.told_loss
+    mine = told_loss(point)
     if mine is None:
         return False
     for other in others:
-        theirs = other.told_loss
+        theirs = told_loss(other)
         if theirs is None or other is point:
             continue
         as_good = theirs <= mine and other.throughput_ratio >= point.throughput_ratio
         if as_good and (theirs < mine or other.throughput_ratio > point.throughput_ratio):
             return False
     return True
+
+
+def told_loss(point: ParetoPoint) -> float | None:
+    """The loss change as far as it can be told apart from none."""
+    change, error = point.loss_change, point.loss_error or 0.0
+    if change is None:
+        return None
+    return change if abs(change) > _TOLD_APART * error else 0.0
