@@ -11,7 +11,7 @@ import typer
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.filled_options import SEARCH, Fills
 from advisor.protocol.training.inherited import race_away
-from advisor.protocol.training.key_files import read_key
+from advisor.protocol.training.key_files import fit_to_file, read_key
 from advisor.protocol.training.own_knob_texts import read_own_knob, read_variants
 from advisor.protocol.training.own_knobs import OwnKnob
 
@@ -25,10 +25,8 @@ def _read_file_knobs(typed: Sequence[str]) -> list[dict[str, Any]]:
             path, key = OwnKnob.model_validate(fields).file or ("", "")
             if not path:
                 raise ValueError("name a .json, .yaml or .toml file and a key of it")
-            today = read_key(Path(path), key)
-            is_word = isinstance(fields["values"][0], str)
-            word = str(today).lower() if isinstance(today, bool) else str(today)
-            knobs.append({**fields, "baseline": word if is_word or isinstance(today, bool) else today})
+            values, today = fit_to_file(fields["values"], read_key(Path(path), key), key)
+            knobs.append({**fields, "values": values, "baseline": today})
         except (ValueError, OSError) as error:
             raise CommandFailed(
                 Exit.INVALID_SPEC,

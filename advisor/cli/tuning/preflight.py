@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.tuning.unread_knobs import refuse_unread
 from advisor.local.agents import training_environment
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.kinds import Allow
@@ -71,6 +72,8 @@ def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
             f"There is no script {script} in {spec.workload.working_dir}.",
             "Run the command in the directory that you train in, or give the script's full path.",
         )
+    if script is not None:
+        refuse_unread(spec, Path(spec.workload.working_dir) / script)
     if spec.nodes > 1 and not launch.is_torchrun:
         raise CommandFailed(
             Exit.INVALID_SPEC,

@@ -25,6 +25,7 @@ from advisor.protocol.knobs.reach import refuse_senseless_own, refuse_unknown_kn
 from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.standing import Standing
+from advisor.protocol.training.combinations import refuse_only_todays
 from advisor.protocol.training.workload import SAMPLES_PER_S, Secret, Workload, WorkloadFacts, WorkloadKind
 
 NAMESPACE = "fleet-advisor-job"
@@ -319,6 +320,7 @@ class JobSpec(Spec):
     def _refuse_knobs_of_no_sense(cls, workload: Workload) -> Workload:
         refuse_unknown_knobs(workload)
         refuse_senseless_own(workload)
+        refuse_only_todays(workload)
         return workload
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,25 @@ def read_key(path: Path, key: str) -> "Value":
     if not isinstance(found, bool | int | float | str):
         raise ValueError(f"{key} holds neither a number nor a word in {path}")
     return found
+
+
+def fit_to_file(values: "Sequence[Value]", today: "Value", key: str) -> "tuple[tuple[Value, ...], Value]":
+    """Return the values to try of a key that has `today`, and that one, all of them numbers or all words.
+
+    Raises ValueError for what the key cannot hold: a word where a number stands, anything but true and false for a
+    switch.
+    """
+    if isinstance(today, bool):
+        words = tuple(str(value).lower() for value in values)
+        if odd := [word for word in words if word not in {"true", "false"}]:
+            raise ValueError(f"{key} is {str(today).lower()}, a switch, which {odd[0]!r} is not: true,false")
+        return words, str(today).lower()
+    if isinstance(today, str):
+        return tuple(str(value) for value in values), today
+    if any(isinstance(value, str) for value in values):
+        words = ", ".join(map(str, values))
+        raise ValueError(f"{key} is {today}, a number, and {words} are not all numbers")
+    return tuple(values), today
 
 
 def set_keys(tree: object, values: "Mapping[str, Value]") -> object:

@@ -10,6 +10,7 @@ from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
 from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.training.combinations import say_too_many
 from advisor.tuning.history.budget import UNTIMED, limit_new_s, plan_verdict
 from advisor.tuning.history.record import Record
 from advisor.tuning.space.space import FROZEN, NOT_ASKED_FOR
@@ -84,7 +85,9 @@ def _count_that_fit(record: Record) -> int:
 
 
 def _list_unknown(spec: JobSpec, knobs: list[PlannedKnob], smallest: float | None) -> tuple[str, ...]:
-    found = []
+    budget = spec.budget
+    too_many = say_too_many(spec.workload, budget.max_seconds, budget.max_trials)
+    found = [too_many] if too_many else []
     if knobs:
         found.append("Which of these knobs can matter for the script is known after its first launch.")
     if open_knobs := [planned.knob for planned in knobs if not planned.values]:

@@ -8,6 +8,7 @@ import pytest
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.preflight import check_here, warn_of_stray_options, warn_of_undeclared
 from advisor.cli.tuning.strategy_files import require_room
+from advisor.cli.tuning.unread_knobs import refuse_unread
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
@@ -81,6 +82,31 @@ def test_a_python_without_torch_is_named_before_it_is_launched(tmp_path: Path) -
     torchrun = make_launcher(tmp_path, "torchrun", f"#!{bare}")
     with pytest.raises(CommandFailed, match="has no torch"):
         check_here(specify(tmp_path, [torchrun, "--nproc-per-node", "2", "train.py"]), {})
+
+
+@pytest.mark.parametrize(
+    ("source", "beside", "hint"),
+    [
+        ("", "", 'ask for it in the script: fleet_advisor.knob("micro", TODAY)'),
+        ("parser.add_argument('--micro', default=2)", "", "train.py takes --micro: write it in the command"),
+        ("batch = fleet_advisor.knob('micro', 2)", "", None),
+        ("import settings", "micro = int(os.environ['ADVISOR_KNOB_micro'])", None),
+    ],
+)
+def test_an_own_knob_that_nothing_reads_is_refused_with_the_remedy(
+    source: str, beside: str, hint: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "settings.py").write_text(beside)
+    command = ("torchrun", "train.py")
+    workload = Workload(command=command, working_dir=str(tmp_path), own=("micro=1,2:exact",))
+    spec = JobSpec(workload=workload)
+    if hint is None:
+        refuse_unread(spec, tmp_path / "train.py")
+        return
+    with pytest.raises(CommandFailed, match="micro stands nowhere in the command") as refused:
+        refuse_unread(spec, tmp_path / "train.py")
+    assert hint in refused.value.hint
 
 
 @pytest.mark.parametrize(

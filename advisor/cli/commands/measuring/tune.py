@@ -213,13 +213,16 @@ def _look_ahead(spec: JobSpec | None, output: Path | None, screen: Screen, *, wr
     """Say what is known before anything is started: words that went astray, files that could not be written."""
     from advisor.cli.tuning.preflight import warn_of_stray_options, warn_of_undeclared
     from advisor.cli.tuning.strategy_files import name_directory, require_room
+    from advisor.protocol.training.combinations import say_too_many
 
     directory = name_directory(spec.name) if output is None and spec is not None and spec.name else output
     if directory is not None and (writes or output is not None):
         require_room(directory)
     if spec is None:
         return
-    for warning in (warn_of_stray_options(spec, _FLAGS), warn_of_undeclared(spec)):
+    budget = spec.budget
+    too_many = say_too_many(spec.workload, budget.max_seconds, budget.max_trials)
+    for warning in (warn_of_stray_options(spec, _FLAGS), warn_of_undeclared(spec), too_many):
         if warning:
             screen.warn(warning)
 
