@@ -56,6 +56,7 @@ from agent.sessions.delivery import Delivery
 from agent.sessions.preparation import NodeContext
 from agent.sessions.session import SessionRun, name_session_dir
 from agent.sessions.spool import Spool
+from agent.sessions.starting import Starts
 from agent.settings import AgentSettings
 from agent.trust.secrets import read_node_secret, replace_file
 from agent.trust.signatures import TrustedSigners
@@ -116,6 +117,7 @@ class Agent:
         )
         self._stopping = threading.Event()
         self._layers = JobLayers()
+        self._starts = Starts()
         self._sessions_dir = settings.work_dir / "sessions"
         self._delivery = Delivery(client, Spool(settings.work_dir), clock)
 
@@ -242,6 +244,7 @@ class Agent:
             stopping=self._stopping,
             clock=self._clock,
             layers=self._layers,
+            starts=self._starts,
         )
 
     def _run_session(self, assignment: Assignment, context: NodeContext) -> None:

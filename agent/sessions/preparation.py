@@ -27,6 +27,7 @@ from agent.guard.isolation import (
 from agent.guard.rank_folder import choose_temporary, name_folder
 from agent.guard.shim import Order
 from agent.sessions.delivery import Delivery
+from agent.sessions.starting import Starts
 from agent.settings import AgentSettings
 from agent.trust.allowance import find_refusal
 
@@ -53,6 +54,8 @@ class NodeContext:
     """Seconds that also count while the machine sleeps."""
     layers: JobLayers = field(default_factory=JobLayers)
     """What the launches of one job write to caches."""
+    starts: Starts = field(default_factory=Starts)
+    """How long they took until their first step."""
 
 
 def prepare_launch(

@@ -36,7 +36,7 @@ from agent.sessions.outcome import Cause, Ending, Evidence, Judgement
 from agent.sessions.output import OutputReader
 from agent.sessions.preparation import NodeContext, make_order, prepare_launch, protect
 from agent.sessions.renewal import News, Renewal
-from agent.sessions.starting import Start, explain_lock, find_compilers
+from agent.sessions.starting import explain_lock, find_compilers
 
 _GUARD_PERIOD_S = 0.1
 _GANG_POLL_S = 0.02
@@ -82,7 +82,7 @@ class SessionRun:
         self._progress = self._output or Progress(
             self._folder.ranks, assignment.hang_timeout_s, context.clock
         )
-        self._start = Start(context.settings.startup_timeout_s, assignment.session_timeout_s)
+        self._start = context.starts.make(assignment, context.settings.startup_timeout_s)
         self._launched: LaunchedSession | None = None
         self._launching = threading.Event()
         self._stacks: tuple[stacks.RankStack, ...] = ()
@@ -295,6 +295,7 @@ class SessionRun:
             because = self._start.give_up_because(age_s, root)
             why = self._output.say_why_nothing_was_measured() if because and self._output is not None else ""
             return Ending(Cause.NEVER_BEGAN, f"{because} {why}".strip()) if because else None
+        self._start.begin(age_s)
         if age_s > limit_s:
             stuck = ", and no step was made any more" if self._progress.is_stalling() else ""
             sentence = f"{LIVED_OUT} of {limit_s:.0f} s{stuck}."

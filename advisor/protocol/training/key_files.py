@@ -55,8 +55,8 @@ def fit_to_file(values: "Sequence[Value]", today: "Value", key: str) -> "tuple[t
     if isinstance(today, str):
         return tuple(str(value) for value in values), today
     if any(isinstance(value, str) for value in values):
-        words = ", ".join(map(str, values))
-        raise ValueError(f"{key} is {today}, a number, and {words} are not all numbers")
+        given = ", ".join(map(str, values))
+        raise ValueError(f"{key} is {today}, a number, and {given} are not all numbers")
     return tuple(values), today
 
 

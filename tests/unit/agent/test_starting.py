@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.workload import Workload
 from agent.guard.caches import Cache
 from agent.guard.processes import list_descendants
 from agent.guard.stacks import RankStack
-from agent.sessions.starting import Start, explain_lock, find_compilers
+from agent.sessions.starting import Start, Starts, explain_lock, find_compilers
 
 BATON = (
     "Thread 0x1 (most recent call first):\n"
@@ -42,6 +44,25 @@ def test_a_start_has_the_agents_patience_and_most_of_the_sessions_life(
     assert because.startswith(
         f"Not every rank of this node made a step within {given_up_s} s from the launch."
     )
+
+
+def test_a_start_after_others_of_its_job_has_twice_the_longest_and_as_long_as_a_step_may_take() -> None:
+    starts = Starts()
+
+    def limit(job_id: str) -> int:
+        assignment = Assignment(
+            session_id="s", generation=1, job_id=job_id, node_rank=0, nnodes=1, hang_timeout_s=20.0,
+            workload=Workload(command=("torchrun", "t.py")),
+        )  # fmt: skip
+        start = starts.make(assignment, 900.0)
+        given_up = next(age for age in range(1000) if start.give_up_because(age, os.getpid()))
+        if given_up < 900:
+            assert "other launches of the job took 15 s" in start.give_up_because(given_up, os.getpid())
+        start.begin(15.0)
+        start.begin(500.0)
+        return given_up
+
+    assert [limit("one"), limit("one"), limit("two")] == [901, 51, 901], "15 s twice, and 20 s"
 
 
 def test_time_spent_compiling_is_no_hang() -> None:

@@ -47,7 +47,9 @@ def test_far_more_combinations_than_a_budget_holds_are_told_with_what_to_name_in
     assert "--minutes 22 --trials 80" in told
     assert say_too_many(workload, 3600.0, 100) == ""
     assert say_too_many(specify("--micro=1,2,4").workload, 120.0, 24) == ""
-    many = specify(*(f"--{name}=1..9:exact" for name in ("micro", "acc")), "x=1..9", "y=1..9", "z=1..9").workload
+    many = specify(
+        *(f"--{name}=1..9:exact" for name in ("micro", "acc")), "x=1..9", "y=1..9", "z=1..9"
+    ).workload
     assert "more than 20000 combinations" in say_too_many(many, 300.0, 24)
 
 
