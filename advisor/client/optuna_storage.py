@@ -98,6 +98,8 @@ class JobsStorage(BaseStorage):  # type: ignore[misc,unused-ignore]
         trials = list_trials(job, self._reader.history(job.id))
         for trial in trials:
             trial._trial_id += study_id * _TRIALS
+            # optuna-dashboard 0.21 knows constraints as Optuna 4 kept them only.
+            trial.system_attrs["constraints"] = list(trial.constraints.values())
         return [trial for trial in trials if states is None or trial.state in states]
 
     def get_trial(self, trial_id: int) -> FrozenTrial:

@@ -219,6 +219,8 @@ def test_new_job_shows_its_plan_while_it_is_typed_and_is_submitted(visit: Callab
     expect(page.locator("#plan")).to_contain_text("What it would do")
     expect(page.locator("#problem-command")).to_be_hidden()
     expect(page.locator("#job-yaml")).to_contain_text("working_dir: /srv/train")
+    page.get_by_label("Optuna proposes by").select_option("TPESampler")
+    expect(page.locator("#job-yaml")).to_contain_text("sampler: TPESampler")
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url("**/jobs/new0")
     expect(page.locator("#verdict")).to_contain_text("Queued")

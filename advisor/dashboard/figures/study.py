@@ -136,6 +136,8 @@ def draw_parallel(study: optuna.Study, names: Sequence[str]) -> Figure:
         trace.update(line={"color": ACCENT if is_front else BASELINE}, opacity=0.85 if is_front else 0.4)
     _dress(figure, 505, margin_t=40)
     figure.update_layout(margin={"l": 36, "r": 36})
+    # In the page's own colour, which is that of its theme.
+    figure.update_annotations(font={"color": None})
     figure.update_xaxes(tickangle=60, ticktext=["throughput", *figure.layout.xaxis.ticktext[1:]])
     summary = (
         f"A line for each of {formats.plural(len(lines), 'trial')}, the fastest {len(front)} of them darker."
@@ -199,7 +201,7 @@ def _is_feasible(trial: FrozenTrial) -> bool:
 def _dress(figure: go.Figure, height: int, margin_t: int = 8, **layout: Any) -> None:
     """Take Optuna's title, bars of colours and greys, which our themes have not, and give the looks of our figures."""
     figure.update_traces(
-        {"marker": {"showscale": False, "colorscale": _SHADES, "size": 9}}, {"type": "scatter"}
+        {"marker": {"showscale": False, "colorscale": _SHADES, "size": 9}}, {"mode": "markers"}
     )
     figure.update_traces(
         {"showscale": False, "colorscale": _SHADES, "contours": {"showlabels": True, "labelformat": ".2f"}},

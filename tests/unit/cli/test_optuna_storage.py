@@ -69,6 +69,10 @@ def test_what_the_job_does_not_allow_is_never_the_best() -> None:
     forbidden = [t for t in study.trials if t.constraints["allowed"] > 0.0]
     assert forbidden
     assert study.best_trial.number not in {t.number for t in forbidden}
+    told = [max(t.system_attrs["constraints"]) > 0.0 for t in study.trials]
+    assert told == [max(t.constraints.values()) > 0.0 for t in study.trials], (
+        "as optuna-dashboard 0.21 reads them"
+    )
 
 
 def test_job_is_found_by_its_id_and_an_unknown_one_is_said() -> None:

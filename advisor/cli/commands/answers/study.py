@@ -22,8 +22,8 @@ def study(
 
     advisor study last
 
-    Says the address of the job's study, or without a job that of all. Needs optuna-dashboard here: pip install
-    'fleet-advisor[study]'. It reads, and changes nothing; Ctrl-C ends it. In a notebook:
+    Says the address of the job's study, or without a job that of all. Needs optuna-dashboard here: the extra `study`
+    of this package. It reads, and changes nothing; Ctrl-C ends it. In a notebook:
     optuna.load_study(study_name=JOB, storage=advisor.client.optuna_storage.JobsStorage(client)).
     """
     try:
