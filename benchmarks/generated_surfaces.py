@@ -25,11 +25,12 @@ from simulated_surfaces import (
     make_surface,
     spread_gradients,
 )  # fmt: skip
-from step_simulator import Link, Machine, Training
+from step_simulator import MB, Link, Machine, Training
 from weathers import Weather
 
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.own_knobs import OwnKnob
 
 Grid = Mapping[str, tuple[Value, ...]]
@@ -51,11 +52,13 @@ class Case:
     """How much the gradients come towards the end of the backward pass."""
     luck: float = 0.003
     """Standard deviation of a strategy's luck in one race."""
+    tells: bool = True
+    """Whether the ranks say where a step's time goes: programs that take their knobs at their start do not."""
 
     @property
     def name(self) -> str:
         """Kind, model, nodes and link."""
-        return f"{self.kind}-{self.model}-{self.nodes}x{self.ranks}-{self.gbit:g}g"
+        return f"{self.kind}-{self.model}-{self.nodes}x{self.ranks}-{self.gbit:g}g{'' if self.tells else '-silent'}"
 
 
 TUNED = (
@@ -119,7 +122,19 @@ _KINDS: Mapping[str, tuple[Effect, Grid]] = {
     ),
     "whole": (Effect.CONVERGENCE, {**_BUCKETS, **_LEVELS, **_HALF, **_HOST, **_LOADER, **_RARE, **_SOCKETS}),
 }  # fmt: skip
+_NARROW: Grid = {
+    "fuse_grad_size_in_MB": (0.125, 0.25, 0.5, 1.0, 4.0, 25.0), "nccl_comm_num": (1, 2, 3, 4),
+    "fp16_allreduce": (False, True), "fuse_all_optimizer_ops": (False, True),
+}  # fmt: skip
+"""Of small models on CPUs over slow links, as `record_surface.py` records them."""
+_SMALL_MODELS: Mapping[str, list[float]] = {
+    "decoder": [0.05 * MB] * 36 + [0.375 * MB],
+    "vgg16": [0.01 * MB, 0.1 * MB, 3.0 * MB] + [0.1 * MB] * 12,
+    "wide": [0.3 * MB] * 20 + [6.0 * MB],
+}
+"""Bytes of each gradient, from the last layer to the first: 2, 4 and 12 MB."""
 _DRAWN = 28
+_DRAWN_NARROW = 12
 _TIGHT = {"failing": 1.12, "own": 1.3}
 """Device memory of kinds where it is short, in units of what the script as it stands needs."""
 
@@ -148,6 +163,26 @@ def make_case(case: Case) -> SimulatedSurface:
         return surface
     needed = surface.look(surface.key_of({}))[1].memory
     return replace(surface, machine=replace(machine, memory=needed * _TIGHT[case.kind] / 0.95), seen={})
+
+
+def make_narrow(case: Case) -> SimulatedSurface:
+    """Return a small model on CPU ranks over gloo, whose link is slow against what it computes."""
+    backward = case.backward_ms / 1000.0
+    training = Training(
+        spread_gradients(_SMALL_MODELS[case.model], case.late), 0.5 * backward, backward, kernels=400,
+        read_s=0.02 * backward, activations=2**28, optimizer_kernels=8,
+    )  # fmt: skip
+    machine = Machine(
+        case.nodes, case.ranks, Link(20e-6, 4e9, 0.7), Link(150e-6, case.gbit * GBIT, 0.8), memory_rate=8e9,
+        launch_s=4e-6, cpus=2, contention=0.1,
+    )  # fmt: skip
+    weather = Weather(step=0.06, launch=0.02, luck=0.005, arm=case.luck, walk=0.01, bursts=0.1)
+    surface = make_surface(
+        case.name, f"simulated, narrow: {case.nodes} CPU nodes, {case.gbit:g} Gbit/s, {case.model}",
+        Effect.NUMERIC, machine, training, "cpu", 8, _NARROW, weather=weather, tells=case.tells,
+    )  # fmt: skip
+    facts = surface.facts.model_copy(update={"backend": "gloo", "device": DeviceKind.CPU})
+    return replace(surface, facts=facts)
 
 
 def _list_more(case: Case) -> dict[str, object]:
@@ -211,6 +246,20 @@ def list_drawn() -> tuple[SimulatedSurface, ...]:
     """Return those that were drawn after the search was frozen; kinds take turns."""
     kinds = tuple(_KINDS)
     return tuple(make_case(draw_case(f"drawn {n}", kinds[n % len(kinds)])) for n in range(_DRAWN))
+
+
+def list_narrow(held: bool = False) -> tuple[SimulatedSurface, ...]:
+    """Return small models over slow links, each with a step that is told and with a silent one; a third is held out."""
+    dice, cases = random.Random("narrow"), []
+    for number in range(_DRAWN_NARROW):
+        case = Case(
+            "narrow", sorted(_SMALL_MODELS)[number % 3], dice.choice((2, 2, 4)), 1,
+            round(dice.uniform(0.3, 1.0), 2), round(10 ** dice.uniform(1.0, 2.0)), round(dice.uniform(-0.1, 0.3), 2),
+            luck=round(dice.uniform(0.01, 0.04), 3),
+        )  # fmt: skip
+        if (number % 4 == 3 or number % 12 == 0) == held:
+            cases += [case, replace(case, tells=False)]
+    return tuple(map(make_narrow, cases))
 
 
 def sign_held() -> str:

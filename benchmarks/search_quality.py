@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from generated_surfaces import list_drawn, list_held, list_tuned, sign_held
+from generated_surfaces import list_drawn, list_held, list_narrow, list_tuned, sign_held
 from peer_model import PENALTY, Axis, Peer, Places
 from peers import PEERS
 from played_race import play_race
@@ -257,6 +257,11 @@ def main() -> None:
     parser.add_argument("--surfaces", nargs="*", default=[], metavar="FILE or NAME")
     parser.add_argument("--held", action="store_true", help="the held-out surfaces alone")
     parser.add_argument("--drawn", action="store_true", help="those drawn after the search was frozen, alone")
+    parser.add_argument(
+        "--narrow",
+        action="store_true",
+        help="small models over slow links, alone; with --held a third of them",
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
         "--output", type=Path, default=_OUTPUT, help="without its ending: .md and .json are written"
@@ -268,7 +273,9 @@ def main() -> None:
         return
     methods = arguments.only or [method for method in _USUAL if installed(method)]
     try:
-        if arguments.held or arguments.drawn:
+        if arguments.narrow:
+            surfaces = list(list_narrow(arguments.held))
+        elif arguments.held or arguments.drawn:
             surfaces = list(list_held() if arguments.held else list_drawn())
         else:
             surfaces = choose_surfaces(arguments.surfaces)

@@ -59,6 +59,8 @@ class SimulatedSurface(Surface):
     crash: Callable[[Mapping[str, Value]], str] = lambda _: ""
     """Why a launch under these values dies; nothing where it runs."""
     weather: Weather = WEATHER
+    tells: bool = True
+    """Whether the ranks say where a step's time goes, and a probe measures gradients and links."""
     seen: dict[Key, tuple[Cell, Step]] = field(default_factory=dict)
 
     @cached_property
@@ -76,8 +78,10 @@ class SimulatedSurface(Surface):
         return Cluster(nodes=(node,) * self.machine.nodes)
 
     @cached_property
-    def calibration(self) -> Calibration:
+    def calibration(self) -> Calibration | None:
         """What a probe would measure of gradients and links, 5 % off."""
+        if not self.tells:
+            return None
         dice = random.Random(self.name)
         backward = self.training.backward_s
         gradients = tuple(
@@ -167,6 +171,8 @@ class SimulatedSurface(Surface):
                 "own_code_s",
             )
         }
+        if not self.tells:
+            parts = {}
         samples = self.facts.batch_size_per_rank * self.machine.world
         return BlockResult(
             steps=len(times), period=period_of(cell.changes), step_time_s=tuple(times), samples_per_step=samples,

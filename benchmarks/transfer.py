@@ -7,7 +7,7 @@ bandwidth and 0.8 to 1.25 times the computation; its unlike one is a job of anot
 search of the neighbour recommends after as many arms is told to the job as an earlier job's strategy, with a likeness
 at which the search goes on. "As told" is the alike job's strategy with the likeness that the product finds: from 0.97
 on the search ends where the first race confirms it. The unlike one is told as if the likeness had let it through,
-which is the worst that wrong knowledge can do; how often the real likeness would let it through is counted.
+which is the worst that wrong knowledge can do; its "as told" is what the likeness lets through of that.
 """
 
 import argparse
@@ -28,7 +28,9 @@ from advisor.tuning.space.similarity import LEAST_LIKENESS, measure_likeness, ta
 KINDS = ("communication", "compute", "input", "failing", "whole")
 NEAR = 0.02
 """Regret at which the best counts as found."""
-KNOWLEDGE = ("none", "of an alike job", "of an alike job, as told", "of an unlike job")
+KNOWLEDGE = (
+    "none", "of an alike job", "of an alike job, as told", "of an unlike job", "of an unlike job, as told",
+)  # fmt: skip
 _UNSURE = 0.9
 """Likeness at which an earlier job's strategy is tried and the search goes on whatever it brings."""
 _APART = 11
@@ -93,9 +95,9 @@ def play(number: int, arms: int, seeds: int) -> Played:
     alike, unlike = make_case(vary_case(case, number)), make_case(_draw(number + _APART))
     near, far = _measure_likeness(surface, alike), _measure_likeness(surface, unlike)
     unsure = learn_from(alike, arms, "alike")
+    wrong = learn_from(unlike, arms, "not alike")
     told = (
-        (), unsure, tuple(one.model_copy(update={"likeness": near}) for one in unsure),
-        learn_from(unlike, arms, "not alike"),
+        (), unsure, _tell(unsure, near), wrong, _tell(wrong, far) if far >= LEAST_LIKENESS else (),
     )  # fmt: skip
     return Played(
         case.name,
@@ -106,6 +108,10 @@ def play(number: int, arms: int, seeds: int) -> Played:
             for earlier in told
         ),
     )
+
+
+def _tell(earlier: tuple[EarlierJob, ...], likeness: float) -> tuple[EarlierJob, ...]:
+    return tuple(one.model_copy(update={"likeness": likeness}) for one in earlier)
 
 
 def _measure_likeness(one: SimulatedSurface, other: SimulatedSurface) -> float:

@@ -253,6 +253,13 @@ class Record:
         """Whether any trial of these changes, or a launch for them, has failed."""
         return Changes(changes) in self._failed_strategies or self.has_killed_a_launch(changes)
 
+    def has_died_anywhere(self, changes: Mapping[str, Value]) -> bool:
+        """The same, but for those given up as slow: beside a strategy of a higher rung a gain may look so."""
+        died = self._failed_strategies - {
+            t.changes for t in self.history.trials if t.outcome is Outcome.PRUNED
+        }
+        return Changes(changes) in died or self.has_killed_a_launch(changes)
+
     @cached_property
     def _failed_strategies(self) -> frozenset[Changes]:
         # A part of a winner that came to the same as another arm of the trimming is no failure of that strategy.

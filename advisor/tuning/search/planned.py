@@ -23,8 +23,8 @@ from advisor.tuning.space.space import Dimension, Space
 
 _MOST_EARLIER = 2
 """Strategies of similar earlier jobs in the first race."""
-_MOST_RULES = 2
-"""Combinations of rules of thumb in the first race."""
+_MOST_RULES = 3
+"""Combinations of rules of thumb that are measured whatever else is: of two rungs, each with the lower one's."""
 
 
 def list_first(state: SearchState) -> list[Prior]:

@@ -29,9 +29,8 @@ better spent on proving it. A knowledge gradient is much smaller than the gain t
 _SAME_JOB = 0.97
 """Likeness from which an earlier job is one of the same workload on the same machine: what it confirmed is only
 proved anew."""
-_FAR = math.log(1.1)
-"""How far above the rules of thumb the cost model has to see a strategy, in ln(throughput), for a seat in the first
-race."""
+_FAR = math.log(1.03)
+"""How far above those of the first race the cost model has to see a strategy, in ln(throughput), for a seat in it."""
 _SHORTEST_RACE = 20
 """Steps of the shortest race that is still worth starting: four timed ones of two arms, and their entering."""
 _SURELY = 2.0
@@ -50,8 +49,8 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
 
     In order: suspects of a fatal race, strategies that still lack their race, those that somebody wants measured
     again, what the user named, the first strategies, the sampler's, the costly knobs on top of the best where the
-    sampler did not find them worth it, and the share of the rungs above the allowed one. All share a launch, and either
-    all are exact or all start from one state of the training.
+    sampler did not find them worth it, and the share of the rungs above the allowed one. All share a launch; where one
+    of them is not exact, all start from one state of the training.
     """
     record, space = state.record, state.space
     if record.suspects:
@@ -178,10 +177,10 @@ def _suggest(state: SearchState, barred: Sequence[Changes], count: int) -> list[
 def _fill(state: SearchState, planned: Sequence[Candidate], seats: int) -> list[Candidate]:
     """The first strategies, and what the search itself would race, in the seats that they leave.
 
-    Before any was measured, the last seat is for what the cost model predicts far above all of them; and where it
-    predicts that of a rule which cannot race with the first ones, that rule and those like it race first.
+    Before any was measured, the last seat is for what the cost model predicts above all that would race: one of the
+    first strategies, or what the search would race itself.
     """
-    record, race = state.record, _alike(state.record, planned[:seats])
+    record, race = state.record, _alike(state.record, planned)[:seats]
     barred = [*record.tried, *(candidate.changes for candidate in planned)]
     if record.quick or record.job.spec.sampler or (len(race) == seats and record.tried):
         return race
@@ -190,13 +189,11 @@ def _fill(state: SearchState, planned: Sequence[Candidate], seats: int) -> list[
     if record.tried:
         return _alike(record, [*race, *own])[:seats]
     gains = state.belief.predict([candidate.changes for candidate in planned])[0].tolist()
-    if own and (found[0].gain or 0.0) > max(gains) + _FAR:
-        return [*_alike(record, [own[0], *planned])[1:seats], own[0]]
-    ahead = planned[gains.index(max(gains))]
-    if max(gains) > max(gains[planned.index(candidate)] for candidate in race) + _FAR:
-        return _alike(record, [ahead, *(candidate for candidate in planned if candidate is not ahead)])[
-            :seats
-        ]
+    ahead, best = planned[gains.index(max(gains))], max(gains)
+    if own and (found[0].gain or 0.0) > best + _FAR:
+        ahead, best = own[0], found[0].gain or 0.0
+    if best > max(gains[planned.index(candidate)] for candidate in race) + _FAR:
+        return [*_alike(record, [ahead, *race])[1:seats], ahead]
     return race
 
 
@@ -241,18 +238,14 @@ def estimate_price_s(record: Record, changes: Mapping[str, Value]) -> float:
 
 
 def _alike(record: Record, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that can race together with the first one: the same launch, and the same kind of segments."""
+    """Those that can race together with the first one: in the same launch."""
     if record.switches_at_launch:
         return list(candidates[:1])
-    first = candidates[0]
-    cold, exact = record.required_cold(first.changes), record.is_exact(first.changes)
-    slow = _is_slow(record, first.changes)
+    cold, slow = record.required_cold(candidates[0].changes), _is_slow(record, candidates[0].changes)
     return [
         c
         for c in candidates
-        if record.required_cold(c.changes) == cold
-        and record.is_exact(c.changes) == exact
-        and _is_slow(record, c.changes) == slow
+        if record.required_cold(c.changes) == cold and _is_slow(record, c.changes) == slow
     ]
 
 

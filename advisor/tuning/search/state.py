@@ -142,7 +142,7 @@ class SearchState:
             for trial in trials
             if (score := self.scores.of(trial)) is not None
             and score.mean > 0
-            and not self.record.has_failed_anywhere(trial.changes)
+            and not self.record.has_died_anywhere(trial.changes)
             and not (hot_only and self.record.has_launch_of_its_own(trial.changes))
         ]
         return max(ranked)[2] if ranked else None

@@ -35,7 +35,10 @@ def first_strategies(space: Space) -> tuple[Prior, ...]:
 
 
 def rules_together(space: Space) -> tuple[Prior, ...]:
-    """Return all rules of thumb at once: the harmless ones, then those of each further allowed rung with them."""
+    """Return all rules of thumb at once, from the highest allowed rung down, each rung's with and without those below.
+
+    What the highest rung permits promises most; without the harmless ones, because one of those may take it back.
+    """
     return _compose(space, _wishes_together(space))
 
 
@@ -85,18 +88,23 @@ def _best_rules(space: Space) -> dict[str, Rule]:
 
 
 def _wishes_together(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
-    best = _best_rules(space)
-    for effect in Effect:
-        group = {
-            name: rule
-            for name, rule in best.items()
-            if _effect(space, name).rank <= effect.rank
-            and not _is_new_update_rule(name)
-            and Changes({name: rule.value}) not in space.composer.in_vain
-        }
+    in_vain = space.composer.in_vain
+    best = {
+        name: rule for name, rule in _best_rules(space).items() if Changes({name: rule.value}) not in in_vain
+    }
+    for effect in reversed(Effect):
+        group = [
+            name
+            for name in best
+            if _effect(space, name).rank <= effect.rank and not _is_new_update_rule(name)
+        ]
         if len(group) > 1:
-            names = join_names(group)
-            yield {name: rule.value for name, rule in group.items()}, f"Rules of thumb together: {names}."
+            yield {name: best[name].value for name in group}, f"Rules of thumb together: {join_names(group)}."
+        rung = [name for name in best if _effect(space, name) is effect]
+        if rung and effect is not Effect.EXACT:
+            own = [name for name in rung if name in group] or rung[:1]
+            wishes = {key: value for name in own for key, value in _alone(name, best[name], space).items()}
+            yield wishes, " ".join(best[name].because for name in own)
 
 
 def rules_of(dimension: Dimension, space: Space) -> tuple[Rule, ...]:

@@ -341,7 +341,7 @@ def _race_rung(
     spare_s = record.remaining_s - (0.0 if over else max(0, left) * reserve.launch_s)
     race_s = _LADDER_SHARE * reserve.plan.race_s
     for rung in ladder:
-        if record.required_cold(rung.changes) or record.has_failed_anywhere(rung.changes):
+        if record.required_cold(rung.changes) or record.has_died_anywhere(rung.changes):
             continue
         done = list_comparisons(record, Purpose.CONFIRM, rung.changes)
         launches = {c.launch for c in done}

@@ -107,12 +107,12 @@ def test_fingerprint_takes_the_slowest_node_and_a_testbeds_rate() -> None:
 
 def test_most_alike_jobs_come_first_and_at_most_three() -> None:
     rows = [
-        finished("far", {"amp": True}, gradient_bytes=3 * 40 * 2**20),
+        finished("far", {"amp": True}, gradient_bytes=2 * 40 * 2**20),
         finished("near", {"num_threads": 2}),
         finished("other", {"nccl_comm_num": 2}, gradient_bytes=1000 * 40 * 2**20),
         finished("kept", None),
-        finished("third", {"fuse_grad_size_in_MB": 4.0}, gradient_bytes=2 * 40 * 2**20),
-        finished("fourth", {"fuse_grad_size_in_MB": 8.0}, gradient_bytes=4 * 40 * 2**20),
+        finished("third", {"fuse_grad_size_in_MB": 4.0}, gradient_bytes=60 * 2**20),
+        finished("fourth", {"fuse_grad_size_in_MB": 8.0}, gradient_bytes=83 * 2**20),
     ]
     chosen = choose_earlier(mine(spec=make_spec(allow=Effect.CONVERGENCE)), rows)
     assert [earlier.job_id for earlier in chosen] == ["near", "third", "far"]

@@ -44,7 +44,9 @@ def advise(
 
     knobs = ("fuse_grad_size_in_MB", "localsgd", "localsgd_k_steps")
     budget = Budget(max_trials=6, max_seconds=500)
-    spec = make_spec(allow=allow, knobs=knobs, budget=budget, from_checkpoint=from_checkpoint)
+    # One interval: all segments are equally long, and the baseline learns equally much in each.
+    values: dict[str, tuple[Value, ...]] = {"localsgd_k_steps": (4,)}
+    spec = make_spec(allow=allow, knobs=knobs, values=values, budget=budget, from_checkpoint=from_checkpoint)
     sim = SimulatedCluster(
         make_job(spec),
         speed=lambda changes: speed if changes.get("localsgd") else 1.0,
