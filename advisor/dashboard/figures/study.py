@@ -126,7 +126,7 @@ def draw_contour(study: optuna.Study, pair: Sequence[str]) -> Figure:
 
 
 def draw_parallel(study: optuna.Study, names: Sequence[str]) -> Figure:
-    """Draw each trial as a line through its knobs' values, the fastest quarter darker."""
+    """Draw each trial as a line through its knobs' values, the fastest quarter blue."""
     names = names[:_MOST_AXES]
     figure = plot_parallel_coordinate(study, list(names), target_name=VALUE)
     lines = [trace for trace in figure.data if trace.mode == "lines" and trace.customdata is not None]
@@ -140,7 +140,7 @@ def draw_parallel(study: optuna.Study, names: Sequence[str]) -> Figure:
     figure.update_annotations(font={"color": None})
     figure.update_xaxes(tickangle=60, ticktext=["throughput", *figure.layout.xaxis.ticktext[1:]])
     summary = (
-        f"A line for each of {formats.plural(len(lines), 'trial')}, the fastest {len(front)} of them darker."
+        f"A line for each of {formats.plural(len(lines), 'trial')}, the fastest {len(front)} of them blue."
     )
     return _close("parallel", "Parallel coordinates", summary, _list_rows(study, names), figure, 505)
 
@@ -207,8 +207,10 @@ def _dress(figure: go.Figure, height: int, margin_t: int = 8, **layout: Any) -> 
         {"showscale": False, "colorscale": _SHADES, "contours": {"showlabels": True, "labelformat": ".2f"}},
         {"type": "contour"},
     )
-    figure.update_traces({"marker": {"color": BASELINE, "symbol": "circle-open"}, "name": "not allowed"},
-                         {"name": "Infeasible Trial"})  # fmt: skip
+    barred = {"color": BASELINE, "symbol": "circle-open"}
+    figure.update_traces(
+        {"marker": barred, "name": "not allowed", "showlegend": True}, {"name": "Infeasible Trial"}
+    )
     figure.update_traces({"marker": {"color": ACCENT}}, {"name": VALUE, "type": "scatter"})
     figure.update_traces(
         {"line": {"color": ACCENT, "shape": "hv"}, "name": "best so far"}, {"name": "Best Value"}

@@ -1,7 +1,7 @@
 """A job as a study of Optuna: every strategy a trial, from what was measured up to now.
 
-The one place that says what a job is to Optuna. Pages draw it, `JobsStorage` and `advisor study` show it, and samplers
-are asked on it. Nothing is stored: the same history always makes the same study.
+The one place that says what a job is to Optuna. Pages draw it, `JobsStorage` and `advisor study` show it.
+Nothing is stored: the same history always makes the same study.
 """
 
 from collections import defaultdict
@@ -28,7 +28,6 @@ from advisor.protocol.measured.so_far import gain_of
 from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Trial
 from advisor.protocol.standing import SoFar
 from advisor.tuning.space.composition import list_own_values
-from advisor.tuning.space.space import Dimension
 
 VALUE = "throughput over the baseline's"
 """What a trial's value is: 1 is the script as it stands, 1.25 a quarter more samples a second."""
@@ -36,27 +35,25 @@ METRIC_NAMES = {"study:metric_names": [VALUE]}
 """The same where Optuna keeps what values are called."""
 
 
-def study_job(job: Job, history: JobHistory, dimensions: Sequence[Dimension] = ()) -> optuna.Study:
+def study_job(job: Job, history: JobHistory) -> optuna.Study:
     """Return the job as a study in memory, to be maximised, whose trials are its strategies in their order.
 
-    A parameter is a knob that some strategy changes, or one of `dimensions`: those that a sampler is to be asked for.
-    Each trial has a value of all of them: what its strategy leaves alone is as in the script. Parameters are the
-    knobs' own values, in the distributions of `list_distributions`: ask with these, and take the value of the knob
-    that is nearest to an answer (`Dimension.index_of`).
+    A parameter is a knob that some strategy changes. Each trial has a value of all of them, the knobs' own: what its
+    strategy leaves alone is as in the script.
 
-    Value: throughput over the baseline's in their common races; intermediate values: the same in each race (of
-    the baseline: that race's throughput over the mean of all). COMPLETE
-    was measured, PRUNED was given up because it was surely slower, FAIL did not run, had no effect or was lost,
-    RUNNING has races under way or to come. Constraints, broken above 0: `allowed`, the strategy changes no more than
-    the job allows; `runs`, it does not fail by its own fault. User attributes: `trial`, its number in the job;
-    `strategy`, `because`, `ended`, `purpose` in words; rates, step time and the interval of the value in figures.
+    Value: throughput over the baseline's in their common races; intermediate values: the same in each race (of the
+    baseline: that race's throughput over the mean of all). COMPLETE was measured, PRUNED was given up because it was
+    surely slower, FAIL did not run, had no effect or was lost, RUNNING has races under way or to come. Constraints,
+    broken above 0: `allowed`, the strategy changes no more than the job allows; `runs`, it does not fail by its own
+    fault. User attributes: `trial`, its number in the job; `strategy`, `because`, `ended`, `purpose` in words; rates,
+    step time and the interval of the value in figures.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(study_name=name_study(job), direction="maximize")
     study._storage.set_study_system_attr(study._study_id, *next(iter(METRIC_NAMES.items())))
     for name, text in describe_job(job).items():
         study.set_user_attr(name, text)
-    study.add_trials(list_trials(job, history, dimensions))
+    study.add_trials(list_trials(job, history))
     return study
 
 
@@ -81,15 +78,13 @@ def describe_job(job: Job) -> dict[str, str]:
     return {name: text for name, text in told.items() if text}
 
 
-def list_distributions(
-    job: Job, trials: Iterable[Trial], dimensions: Sequence[Dimension] = ()
-) -> dict[str, BaseDistribution]:
-    """Return the range of every knob that some trial changes or that is searched: it holds all values tried or to try.
+def list_distributions(job: Job, trials: Iterable[Trial]) -> dict[str, BaseDistribution]:
+    """Return the range of every knob that some trial changes: it holds all values tried.
 
     Numbers stay numbers, on a logarithmic scale where the knob has one; everything else is a choice.
     """
     own = list_own_values(job)
-    values: dict[str, list[Value]] = {d.knob.name: list(d.values) for d in dimensions}
+    values: dict[str, list[Value]] = {}
     for trial in trials:
         for name, value in trial.changes.items():
             values.setdefault(name, []).append(value)
@@ -110,10 +105,10 @@ def _choose_distribution(knob: Knob | None, values: Sequence[Value]) -> BaseDist
     return FloatDistribution(min(numbers), max(numbers), log=is_log)
 
 
-def list_trials(job: Job, history: JobHistory, dimensions: Sequence[Dimension] = ()) -> list[FrozenTrial]:
+def list_trials(job: Job, history: JobHistory) -> list[FrozenTrial]:
     """Return the trials of `study_job`."""
     own = list_own_values(job)
-    ranges = list_distributions(job, history.trials, dimensions)
+    ranges = list_distributions(job, history.trials)
     done: defaultdict[int, list[Block]] = defaultdict(list)
     for block in history.blocks:
         if block.state is BlockState.DONE and block.summary is not None:
