@@ -13,7 +13,7 @@ import hashlib
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from simulated_surfaces import (
     FIRST,
@@ -52,7 +52,7 @@ class Case:
     """How much the gradients come towards the end of the backward pass."""
     luck: float = 0.003
     """Standard deviation of a strategy's luck in one race."""
-    tells: bool = True
+    tells: bool = field(default=True, repr=False)
     """Whether the ranks say where a step's time goes: programs that take their knobs at their start do not."""
 
     @property
