@@ -144,6 +144,7 @@ def test_an_inexact_race_puts_everything_back(tmp_path: Path) -> None:
         "plain": {},
         "local": {"localsgd": True, "localsgd_k_steps": 2},
         "half": {"fp16_allreduce": True},
+        "exact": {"num_threads": 2},
         "low": {"dgc": True, "dgc_rank": 1},
     }
     script = ["plain.py", "--name", "inexact", "--steps", "400", "--digests", "--adam", "--model", "conv"]
@@ -156,9 +157,9 @@ def test_an_inexact_race_puts_everything_back(tmp_path: Path) -> None:
     begun = [step for step, digest in enumerate(first) if digest == saved]
     segments = {name: found.result(name)["segments"] for name in arms}
     assert segments == {name: [24, 24] for name in arms}
-    # Entered four times, eight segments, and the end. On a CPU DDP is asked in the timed steps themselves, on a card
+    # Entered five times, ten segments, and the end. On a CPU DDP is asked in the timed steps themselves, on a card
     # afterwards, of each arm that reduces by DDP.
-    assert len(begun) == 4 + 8 + (1 if DEVICE == "cpu" else 4)
+    assert len(begun) == 5 + 10 + (1 if DEVICE == "cpu" else 5)
     assert [step for step, digest in enumerate(second) if digest == saved] == begun
     assert first[begun[-1] :] == second[begun[-1] :]
     assert first != second, "ranks differ between two averagings"
