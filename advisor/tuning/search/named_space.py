@@ -140,9 +140,18 @@ def _list_values(distribution: BaseDistribution, given: Any, knob: Knob | None) 
     whole = isinstance(distribution, IntDistribution)
     anchors = {given} if given is not None else {knob.default} if knob is not None else set()
     values |= {
-        a for a in anchors if type(a) in (int, float) and low <= a <= high and distribution._contains(a)
+        a
+        for a in anchors
+        if isinstance(a, int | float)
+        and not isinstance(a, bool)
+        and low <= a <= high
+        and _is_on_grid(a, low, step)
     }
     return tuple(sorted({int(value) if whole else float(value) for value in values}))
+
+
+def _is_on_grid(value: float, low: float, step: float | None) -> bool:
+    return not step or abs((value - low) / step - round((value - low) / step)) < 1e-9
 
 
 def _choose_reference(values: Sequence[Any], knob: Knob | None) -> Any:

@@ -5,6 +5,7 @@ the same proposal. The advisor's server makes such a study of every job (`asking
 """
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,7 +102,7 @@ class FleetSampler(optuna.samplers.BaseSampler):  # type: ignore[misc,unused-ign
             raise ValueError(f"batch is {batch}, but at least one trial is chosen at a time")
         self._search_space = dict(search_space) if search_space else None
         self._drawing = optuna.samplers.RandomSampler(seed=seed)
-        self._seed = seed if seed is not None else 0
+        self._seed = _draw_seed() if seed is None else seed
         self._batch, self._facts, self._cluster, self._knowing = batch, facts, cluster, knowing
         self._shared = optuna.search_space.IntersectionSearchSpace()
         self._told = -1
@@ -115,6 +116,7 @@ class FleetSampler(optuna.samplers.BaseSampler):  # type: ignore[misc,unused-ign
     def reseed_rng(self) -> None:
         """Draw differently in another process."""
         self._drawing.reseed_rng()
+        self._seed = _draw_seed()
 
     def infer_relative_search_space(
         self,
@@ -206,6 +208,10 @@ class FleetSampler(optuna.samplers.BaseSampler):  # type: ignore[misc,unused-ign
         return found or [
             Suggestion(c, "Drawn.") for c in list_candidates(named.space, known, [], seed)[: self._batch]
         ]
+
+
+def _draw_seed() -> int:
+    return random.SystemRandom().randrange(2**32)
 
 
 def choose_suggestions(
