@@ -210,6 +210,7 @@ _LOOKS = {
     "forward": (SKY, ""),
     "backward": (ACCENT, ""),
     "exposed communication": (WORSE, "/"),
+    "broadcast of buffers": (WORSE, "-"),
     "other collectives": (WORSE, "x"),
     "waiting for other ranks": (WORSE, "."),
     "optimizer": (CONVERGENCE, "."),

@@ -10,7 +10,7 @@ from advisor.dashboard.figures.charts import (
     draw_waterfall,
 )
 from advisor.protocol.measured.estimates import estimate_blocks
-from advisor.protocol.measured.results import Phases
+from advisor.protocol.measured.results import PHASE_NAMES, Phases
 from tests.samples.job import make_finished_story
 from tests.samples.stored import NOW
 
@@ -51,6 +51,12 @@ def test_comparison_shows_every_block_and_both_intervals() -> None:
 def test_phases_without_measured_communication_leave_it_open() -> None:
     figure = draw_phases([("median rank", Phases(forward_s=0.1))], "One step")
     assert ("exposed communication", "–") in figure.table.rows
+
+
+def test_every_part_of_a_step_is_drawn() -> None:
+    whole = Phases(**dict.fromkeys(PHASE_NAMES, 0.1))
+    figure = draw_phases([("median rank", whole)], "One step")
+    assert [name for name, _ in figure.table.rows] == list(PHASE_NAMES.values())
 
 
 def test_figure_cannot_end_its_script_element() -> None:
