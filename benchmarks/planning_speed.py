@@ -78,7 +78,7 @@ def plan_once(space: Space, history: list[Observation]) -> tuple[float, float, f
     model = calibrate(space.context, PROBE, timed)
     fitted = time.process_time()
     belief = learn(space, history, model)
-    suggest(space, history, [], seed=0, number=len(history), count=4, model=model, belief=lambda: belief)
+    suggest(space, history, [], seed=0, number=len(history), count=4, model=model, belief=lambda _: belief)
     chosen = time.process_time()
     recommend(belief)
     return fitted - start, chosen - fitted, time.process_time() - chosen

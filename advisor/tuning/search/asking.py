@@ -47,14 +47,14 @@ _STEPWISE = ("CmaEsSampler", "NSGAIISampler", "NSGAIIISampler", "QMCSampler", "R
 
 def suggest(space: Space, observations: Sequence[Observation], barred: Sequence[Mapping[str, Value]], seed: int,
             number: int, count: int = 1, model: Predictor | None = None, price_s: Price = lambda _: 1.0,
-            quick: bool = False, belief: Callable[[], Belief] | None = None,
+            quick: bool = False, belief: Callable[[Sequence[Observation]], Belief] | None = None,
             sampler: str = "") -> list[Suggestion]:  # fmt: skip
     """Return the strategies of the next race, at most `count` (1 … 4), most worth first; empty when none is left.
 
     Measured strategies may come again by our own sampler; those that failed or are under way never do, nor do `barred`
     ones (known to be idle, lost, measured where no repeat is wanted). `number` is the coming race's number, `model` a
-    cost model, `price_s` what measuring a strategy costs in seconds; `belief` is for callers who keep what `learn`
-    returned for the same observations. `sampler` names one of Optuna's by its class, or a package of OptunaHub's by
+    cost model, `price_s` what measuring a strategy costs in seconds; `belief` is for callers who may have what
+    `learn` returns for observations already. `sampler` names one of Optuna's by its class, or one of OptunaHub's by
     hub:NAME. `quick` computes nothing: strategies are drawn, as where a named sampler fails or finds nothing new.
     """
     if not list_dimensions(space):

@@ -62,8 +62,8 @@ class JobSearch:
     """Predicts step times."""
     price_s: Price = lambda _: 1.0
     """What measuring a strategy costs, in seconds."""
-    belief: Callable[[], Belief] | None = field(default=None, compare=False)
-    """What `learn` returned for the study's trials, where the caller keeps it."""
+    belief: Callable[[Sequence[Observation]], Belief] | None = field(default=None, compare=False)
+    """What `learn` returns for what the study tells, where the caller may have it already."""
     spell: Callable[[Changes], str] = Changes.describe
     """How a strategy is written in the reasons."""
 
@@ -218,7 +218,7 @@ def choose_suggestions(
     job: JobSearch, observations: Sequence[Observation], seed: int, count: int
 ) -> list[Suggestion]:
     """Return the strategies whose measurement is worth most per second, best first."""
-    belief = job.belief() if job.belief else learn(job.space, observations, job.model)
+    belief = job.belief(observations) if job.belief else learn(job.space, observations, job.model)
     return [
         Suggestion(
             choice.changes,

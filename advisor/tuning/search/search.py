@@ -169,7 +169,7 @@ def _suggest(state: SearchState, barred: Sequence[Changes], count: int) -> list[
         model=state.model,
         price_s=lambda changes: estimate_price_s(record, changes),
         quick=record.quick,
-        belief=lambda: state.belief,
+        belief=state.believe,
         sampler=record.job.spec.sampler,
     )
 

@@ -1,6 +1,7 @@
 """What the search knows at one moment of a job: scores, the cost model, the posterior, and what it recommends."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -78,6 +79,10 @@ class SearchState:
     def belief(self) -> Belief:
         """What all measurements of the allowed rungs say together."""
         return learn(self.focused, self.observations, self.model)
+
+    def believe(self, told: Sequence[Observation]) -> Belief:
+        """Return what these observations say; for its own the state has thought already."""
+        return self.belief if told == self.observations else learn(self.focused, told, self.model)
 
     @cached_property
     def recommendation(self) -> Recommendation:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.search import FleetSampler
 from advisor.tuning.search.asking import _make_sampler, _tell, mix_seed, suggest
-from advisor.tuning.search.belief import Observation
+from advisor.tuning.search.belief import Belief, Observation, learn
 from advisor.tuning.search.named_space import name_space
 from advisor.tuning.search.sampler import CHANGES, JobSearch, read_observation
 from tests.unit.tuning.search_space import make_space
@@ -189,6 +190,24 @@ def test_a_jobs_study_holds_what_was_measured_failed_given_up_and_running() -> N
         told[2],
     ]
     assert read_observation(study.trials[3]).pending
+
+
+def test_what_the_search_believes_is_what_the_study_tells() -> None:
+    space = make_space(knobs=("fuse_grad_size_in_MB", "num_threads"))
+    told = [
+        Observation(Changes({"fuse_grad_size_in_MB": 4.0}), 0.1, 0.01),
+        Observation(Changes({"num_threads": 2}), None),
+        Observation(Changes({"num_threads": 4}), -0.5, 0.02, given_up=True),
+        Observation(Changes({"fuse_grad_size_in_MB": 4.0, "num_threads": 4}), None, pending=True),
+    ]
+    asked: list[list[Observation]] = []
+
+    def believe(observations: Sequence[Observation]) -> Belief:
+        asked.append(list(observations))
+        return learn(space, observations, None)
+
+    assert suggest(space, told, [], seed=1, number=1, count=2, belief=believe)
+    assert asked == [told]
 
 
 @pytest.mark.parametrize("sampler", ["NSGAIISampler", "CmaEsSampler", "QMCSampler"])
