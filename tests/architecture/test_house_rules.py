@@ -106,3 +106,10 @@ def test_sessions_write_into_their_folders_by_one_door() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         }
         assert not called & changes, f"{name_of(path)}: lay it out by agent.guard.rank_folder"
+
+
+def test_repository_holds_no_built_files() -> None:
+    """What a build, a download or a test leaves in the folder is not a source."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    built = [name for name in tracked.splitlines() if re.search(r"\.(whl|gz|zip|pyc|so|db|log|pem)$", name)]
+    assert not built, "remove it from git"
