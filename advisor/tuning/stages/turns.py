@@ -23,6 +23,8 @@ _GIVE_UP_RATIO = 1.3
 can neither win nor teach much more."""
 _KNOWN = 0.005
 """Standard error of ln(throughput ratio) from which more steps tell the search next to nothing more."""
+_KNOWN_ALONE = 0.02
+"""The same for a strategy alone in a launch of its own: launches differ by as much whatever one of them measures."""
 _LEAST_STEPS = 4
 """Fewest timed steps of an arm whatever the time: their spread shows how little is known."""
 _MOST_OF_STAGE = 0.25
@@ -102,12 +104,19 @@ def search_rules(record: Record, arms: Sequence[Candidate], stage_s: float) -> R
         min_steps=timed,
         max_steps=max(timed, _whole(wanted.max_steps, _period(arms))),
         target_s=min(wanted.block_s, max(0.1, _MOST_OF_STAGE * stage_s / len(arms))),
-        target_error=None if _is_inexact(record, arms) else _KNOWN,
+        target_error=_find_enough(record, arms),
         give_up_ratio=_GIVE_UP_RATIO,
         least_samples_per_s=_find_least_rate(record, arms),
         profile_steps=PROFILE_STEPS,
         bit_check_steps=_count_bit_steps(record),
     )
+
+
+def _find_enough(record: Record, arms: Sequence[Candidate]) -> float | None:
+    """The standard error at which such a race ends; None where losses are compared, which takes all its steps."""
+    if _is_inexact(record, arms):
+        return None
+    return _KNOWN_ALONE if len(arms) == 1 and record.required_cold(arms[0].changes) else _KNOWN
 
 
 def _find_least_rate(record: Record, arms: Sequence[Candidate]) -> float | None:

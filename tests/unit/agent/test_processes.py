@@ -56,7 +56,9 @@ def test_threads_that_run_are_counted_and_those_that_wait_are_not() -> None:
     assert process.stdout is not None
     try:
         process.stdout.readline()
-        while count_running(process.pid) != 1:  # its thread begins in a moment, and the main one goes to sleep
+        while (
+            count_running(process.pid) != 1
+        ):  # its thread begins in a moment, and the main one goes to sleep
             pass
         os.kill(process.pid, signal.SIGSTOP)
         while count_running(process.pid):

@@ -150,6 +150,11 @@ def test_a_launch_is_ended_once_it_is_surely_slower_than_the_fastest_so_far() ->
     ]
     least = [race.rules.least_samples_per_s or 0.0 for race in alone]
     assert least[0] < least[-1], "what came before raises what a launch has to reach"
+    shared = [r for r in sim.races if r.arms[0].purpose is Purpose.SEARCH and len(r.arms) > 1]
+    closer = {race.rules.target_error or 0.0 for race in shared}
+    assert all((race.rules.target_error or 0.0) > max(closer, default=0.0) for race in alone), (
+        "what launches differ by anyway is not measured more closely"
+    )
 
 
 def test_what_a_launch_was_made_for_is_raced_in_it_however_late_it_is() -> None:
