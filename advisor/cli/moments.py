@@ -1,5 +1,6 @@
 """Moments and spans of time as people type them: a date, a date and time, how long ago, how long."""
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -41,3 +42,17 @@ def read_span(text: str) -> float:
         return read_seconds(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def read_minutes(text: str) -> float:
+    """Return how many minutes `5`, `2.5`, `90s`, `5m` or `2h` are. Raises typer.BadParameter."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        try:
+            minutes = read_seconds(str(text)) / 60.0
+        except ValueError as error:
+            raise typer.BadParameter(f"{text!r} is no time: write 5 (minutes), 90s, 5m or 2h.") from error
+    if not 0.01 <= minutes < math.inf:
+        raise typer.BadParameter(f"{text} is not in the range: 0.01 minutes at least.")
+    return minutes

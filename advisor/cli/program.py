@@ -140,8 +140,12 @@ def _explain(error: Exception, screen: "Screen") -> Exception:
     if isinstance(error, _UsageError) and type(error).__name__ != "NoArgsIsHelpError":
         context, said = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
         where = context.command_path if context is not None else "advisor"
+        near = _find_near_options(error)
+        meant = f"Did you mean {' or '.join(near)}? " if near else ""
+        if near:
+            said = said.partition(" (Possible options:")[0].partition(" Did you mean")[0]
         failure: CommandFailed | None = CommandFailed(
-            Exit.USAGE, said, f"`{where} --help` says what it takes."
+            Exit.USAGE, said, f"{meant}`{where} --help` says what it takes."
         )
     else:
         failure = explain_failure(error)
@@ -152,6 +156,17 @@ def _explain(error: Exception, screen: "Screen") -> Exception:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     screen.explain(failure)
     return typer.Exit(failure.exit_code)
+
+
+def _find_near_options(error: Exception) -> tuple[str, ...]:
+    """The options that are like one which there is not, the likest first; empty for other errors."""
+    from advisor.protocol.near_names import find_nearest
+
+    name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if name is None or context is None:
+        return ()
+    flags = [flag for each in context.command.params for flag in getattr(each, "opts", ())]
+    return find_nearest(name, [flag for flag in flags if flag.startswith("--")])[:1]
 
 
 def _say_version(wanted: bool) -> None:

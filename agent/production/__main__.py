@@ -114,7 +114,8 @@ def run(
         text = strategy.read_text() if strategy is not None else ""
         file = read_strategy_file(text) if strategy is not None else None
     except (OSError, ValueError) as error:
-        _fail(f"{strategy} cannot be read as a strategy file: {error}", INVALID)
+        remedy = f"`advisor export JOB --format json --output {strategy}` writes one."
+        _fail(f"{strategy} cannot be read as a strategy file: {error}. {remedy}", INVALID)
     if file is None and not settings and not watch and not tune:
         _fail(
             "Say what to run under: --strategy strategy.json, --set KNOB=VALUE, --tune, or --watch alone.",
@@ -189,7 +190,7 @@ def _describe_watch(
 
 
 def _fail(sentence: str, code: int) -> None:
-    typer.echo(sentence, err=True)
+    typer.echo(f"Error: {sentence}", err=True)
     raise typer.Exit(code)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from advisor.cli.completions import complete_knob, complete_values
 from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.moments import read_minutes
 from advisor.cli.tuning.filled_options import SEARCH, TRAINED, WHERE, Fills, list_options, put
 from advisor.cli.tuning.own_knob_options import OwnKnobOptions
 from advisor.protocol.asked.jobs import Priority
@@ -108,7 +109,10 @@ class JobOptions:
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.01, help="Most minutes to measure; with --continue, how many more.", show_default="30"
+            parser=read_minutes,
+            metavar="MINUTES",
+            help="Most minutes to measure (or 90s, 2h); with --continue, how many more.",
+            show_default="30",
         ),
         Fills("budget.max_seconds", unit=60.0),
     ] = None

@@ -121,7 +121,8 @@ def _read_interpreter(script: str | None) -> str | None:
 def warn_of_stray_options(spec: JobSpec, flags: Collection[str]) -> str:
     """Return which words behind the script look like options of `advisor tune`, which does not see them there.
 
-    Empty where there are none, and where the script itself knows them. `flags`: as they are typed, `--minutes`.
+    Empty where there are none, and where the script itself knows them. `flags`: as they are typed, `--minutes`. Raises
+    `CommandFailed` where one of them says that nothing is to be started.
     """
     try:
         launch = parse_command(spec.workload.command)
@@ -136,6 +137,12 @@ def warn_of_stray_options(spec: JobSpec, flags: Collection[str]) -> str:
     ]
     if not strays:
         return ""
+    if "--dry-run" in strays:
+        raise CommandFailed(
+            Exit.USAGE,
+            f"--dry-run stands behind the script, so {' '.join(launch.script)} would get it and be tuned.",
+            f"Put what is meant for advisor in front of the `--`: advisor tune {' '.join(strays)} … -- …",
+        )
     return (
         f"{', '.join(strays)} stands behind the script, so {' '.join(launch.script)} gets it and advisor does not. If "
         "it is meant for advisor, put it in front of the `--`."

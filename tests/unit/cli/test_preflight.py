@@ -129,6 +129,13 @@ def test_options_that_went_behind_the_script_are_told_unless_it_knows_them(
     assert bool(told) == bool(warned)
 
 
+def test_a_dry_run_that_went_behind_the_script_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    spec = specify(tmp_path, ["torchrun", "--nproc-per-node", "2", "train.py", "--dry-run"])
+    with pytest.raises(CommandFailed, match="--dry-run stands behind the script"):
+        warn_of_stray_options(spec, {"--dry-run"})
+
+
 @pytest.mark.parametrize("place", ["/proc/advisor", "/dev/null/advisor", "/sys/x/y"])
 def test_a_directory_that_takes_no_file_is_refused_at_once_for_root_too(place: str) -> None:
     with pytest.raises(CommandFailed) as refused:

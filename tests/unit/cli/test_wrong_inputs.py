@@ -58,6 +58,7 @@ WRONG: list[tuple[tuple[str, ...], dict[str, str | None], int, str, str]] = [
     (("jobs",), {"ADVISOR_URL": "http://127.0.0.1:9"}, 5, "http://127.0.0.1:9", "advisor serve"),
     (("jobs", "--since", "soon"), {}, 2, "'soon' is no moment", ""),
     (("tunee",), HERE, 2, "Error: No such command 'tunee'. Did you mean 'tune'?", "advisor --help"),
+    (("tune", "--minute", "2"), HERE, 2, "Error: No such option: --minute", "Did you mean --minutes?"),
     (("--minute",), HERE, 2, "Error: No such option: --minute", "advisor --help"),
     (("show",), {}, 2, "Error: Missing argument 'JOB'.", "advisor show --help"),
     (("token", "make"), {}, 2, "Error: No such command 'make'.", "advisor token --help"),

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from advisor.cli.connection import look_up, resolve_job
+from advisor.cli.moments import read_minutes
 from advisor.cli.options import JobArgument, JsonOption, screen_of
 from advisor.protocol.asked.jobs import Continuation, Job, Prioritisation, Priority
 
@@ -61,7 +62,7 @@ def repeat(
 def extend(
     context: typer.Context,
     job: JobArgument,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Wall time to add.")],
+    minutes: Annotated[float, typer.Option(parser=read_minutes, metavar="MINUTES", help="Wall time to add.")],
     trials: Annotated[int, typer.Option(min=0, max=500, help="Strategies to add.")] = 0,
     as_json: JsonOption = False,
 ) -> None:

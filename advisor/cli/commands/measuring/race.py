@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from advisor.cli.exits import CommandFailed, Exit, exit_of_state
+from advisor.cli.moments import read_minutes
 from advisor.cli.options import JsonOption, QuietOption, VerboseOption, screen_of
 from advisor.cli.tuning.job_options import TuneOptions
 from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
@@ -48,7 +49,9 @@ def race(
         list[str],
         typer.Argument(metavar="'COMMAND A' 'COMMAND B'", help="Two launch commands, each quoted as one word."),
     ],
-    minutes: Annotated[float, typer.Option(min=0.1, help="Most minutes to measure.")] = 10.0,
+    minutes: Annotated[
+        float, typer.Option(parser=read_minutes, metavar="MINUTES", help="Most minutes to measure.")
+    ] = 10.0,
     effect: Annotated[
         Effect,
         typer.Option(

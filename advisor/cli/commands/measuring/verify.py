@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import typer
 
 from advisor.cli.exits import CommandFailed, Exit, exit_of_state
+from advisor.cli.moments import read_minutes
 from advisor.cli.options import (
     JsonOption,
     QuietOption,
@@ -81,7 +82,9 @@ def verify(
         typer.Option(metavar="FILE", show_default=False,
                      help="Hold it against this strategy or export instead of the script as it stands."),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Most minutes to measure.")] = 5.0,
+    minutes: Annotated[
+        float, typer.Option(parser=read_minutes, metavar="MINUTES", help="Most minutes to measure.")
+    ] = 5.0,
     fail_below: Annotated[
         float | None,
         typer.Option(min=0.01, metavar="RATIO",
