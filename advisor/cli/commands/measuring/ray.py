@@ -30,7 +30,7 @@ def tune(
     gpus: Annotated[int | None, typer.Option(min=0, help="Of each node.", show_default="all")] = None,
     words: WORDS = None,
 ) -> None:  # fmt: skip
-    """Tune on nodes of a Ray cluster: the options above, then those of `advisor tune`, then -- and one node's command.
+    """Tune on nodes of a Ray cluster: the options below, then those of `advisor tune`, then -- and one node's command.
 
     advisor ray tune --nodes 4 --minutes 30 -- torchrun --nproc-per-node 8 train.py
 

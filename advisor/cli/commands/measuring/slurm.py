@@ -40,7 +40,7 @@ def tune(
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Only write the batch file.")] = None,
     words: WORDS = None,
 ) -> None:  # fmt: skip
-    """Submit a tuning to Slurm: the options above, then those of `advisor tune`, then -- and the command of one node.
+    """Submit a tuning to Slurm: the options below, then those of `advisor tune`, then -- and the command of one node.
 
     advisor slurm tune --nodes 4 --time 30 --sbatch '--partition=gpu' --chain 3 -- torchrun --nproc-per-node 8 train.py
 
