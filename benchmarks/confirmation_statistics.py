@@ -5,7 +5,7 @@
 A job plans its launches from 60 probed steps, races baseline and winner in each, looks after each, and stops when it
 has decided or its time is spent; a plan carried out undecided is followed by another one. Step times are drawn with
 correlation, bursts of seconds and slow drift, with stalls of the machine, of one arm or in a rhythm, in launches that
-differ by luck or have moods, of which the statistics are told nothing; the statistics are those that verdicts use.
+differ by luck, of which the statistics are told nothing; the statistics are those that verdicts use. Moods: moods.py.
 """
 
 import argparse
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from noises import HOSTILE, MOODS, NOISES, Noise, draw_times
+from noises import HOSTILE, NOISES, Noise, draw_times
 from numpy.typing import NDArray
 
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Contrast
 from advisor.tuning.history.launches import MOST_FREEDOM
 from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
-from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, doubt_moods, learn_luck
+from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, learn_luck
 from advisor.tuning.measure.sequential import Look, look_at, plan_confirmation
 
 ROOT = Path(__file__).parent.parent
@@ -45,17 +45,14 @@ _EARLIER_JOBS, _EARLIER_LAUNCHES = 4, 4
 def probe(noise: Noise, dice: np.random.Generator) -> tuple[float, ...]:
     """Sixty steps of the baseline."""
     place = np.zeros(60, dtype=np.int_)
-    return tuple(draw_times(noise, np.full(60, noise.step_s), place, dice, False))
+    return tuple(draw_times(noise, np.full(60, noise.step_s), place, dice))
 
 
-def race(noise: Noise, log_ratio: float, race_s: float, dice: np.random.Generator) -> tuple[Contrast, float]:
+def race(noise: Noise, log_ratio: float, race_s: float, dice: np.random.Generator) -> Contrast:
     """Race a winner of that ln ratio against the baseline, in the runtime's order: at random, and then in reverse.
 
     The step after a change of arms is not timed.
-
-    Return the contrast and ln(the baseline's rate).
     """
-    mood = bool(dice.random() < noise.mood_chance)
     mean_s = sum(noise.mean_s(log_ratio)) / 2.0
     cycles = max(2, round(race_s / (2 * _SEGMENT * mean_s)))
     forth = np.repeat(dice.random(-(-cycles // 2)) < 0.5, 4) ^ np.tile(
@@ -66,14 +63,14 @@ def race(noise: Noise, log_ratio: float, race_s: float, dice: np.random.Generato
     lengths = _SEGMENT + changes
     place = np.repeat(is_strategy, lengths).astype(np.int_)
     base_s = np.where(place == 1, noise.step_s * math.exp(-log_ratio), noise.step_s)
-    times = draw_times(noise, base_s, place, dice, mood)
+    times = draw_times(noise, base_s, place, dice)
     timed = np.ones(len(times), dtype=bool)
     timed[(np.cumsum(lengths) - lengths)[changes]] = False
     results = [_report(times[timed & (place == which)], (_SEGMENT,) * cycles) for which in (0, 1)]
     contrast = contrast_arms(results[1], results[0])
     if contrast is None:
         raise RuntimeError("a race without steps")
-    return contrast, -math.log(float(np.mean(results[0].step_time_s)))
+    return contrast
 
 
 def _report(times: NDArray[np.float64], segments: tuple[int, ...]) -> BlockResult:
@@ -117,9 +114,6 @@ def confirm(
     apart = math.hypot(luck, _LUCK_PER_GAIN * luck * math.log1p(gain))
     believed = learn_from_earlier(noise, luck, dice) if known else UNKNOWN_LUCK
     launches: list[Contrast] = []
-    rates: list[float] = []
-    # Of the launches in which it was probed and searched.
-    earlier = [race(noise, 0.0, 10.0, dice)[1] for _ in range(2)]
     ended: list[int] = []
     spent, look = 0.0, None
     for budget in minutes:
@@ -129,14 +123,11 @@ def confirm(
         left, planned = budget * 60.0, len(launches) + plan.launches
         while True:
             luckily = math.log1p(gain) + apart * float(dice.standard_normal())
-            contrast, rate = race(noise, luckily, plan.race_s, dice)
-            launches.append(contrast)
-            rates.append(rate)
+            launches.append(race(noise, luckily, plan.race_s, dice))
             left, spent = left - plan.race_s - _STARTUP_S, spent + plan.race_s + _STARTUP_S
             forced = left < plan.race_s + _STARTUP_S
             look = look_at(
                 launches, planned=planned, min_gain=_MIN_GAIN, forced=forced, ended=ended, luck=believed,
-                doubt=doubt_moods(rates, [c.total for c in launches], earlier),
             )  # fmt: skip
             if look is None:
                 raise RuntimeError("no look after a launch")
@@ -158,7 +149,7 @@ def learn_from_earlier(noise: Noise, luck: float, dice: np.random.Generator) -> 
     seen = []
     for _ in range(_EARLIER_JOBS):
         found = [
-            race(noise, luck * float(dice.standard_normal()), 10.0, dice)[0] for _ in range(_EARLIER_LAUNCHES)
+            race(noise, luck * float(dice.standard_normal()), 10.0, dice) for _ in range(_EARLIER_LAUNCHES)
         ]
         seen.append([(c.mean, c.error) for c in found])
     return learn_luck(seen, MOST_FREEDOM)
@@ -231,11 +222,6 @@ def list_tables() -> Mapping[str, Sequence[Row]]:
             for name, noise in HOSTILE.items()
             for gain in (0.0, 0.03, 0.2)
         ],
-        "Launches with moods": [
-            Row(f"{name}, {gain:+.0%}", noise, gain, times=2)
-            for name, noise in MOODS.items()
-            for gain in (0.0, 0.03, 0.2, 2.0)
-        ],
         "A minute and a half for the verdict": [
             Row(f"{name}, {gain:+.0%}", noise, gain, minutes=(1.5,))
             for name, noise in NOISES.items()
@@ -252,7 +238,7 @@ def list_tables() -> Mapping[str, Sequence[Row]]:
 def list_noises(jobs: int, dice: np.random.Generator) -> Iterator[str]:
     """Lines that say how far the ln ratio of one 60-second race errs, and by how much it says it does."""
     for name, noise in NOISES.items():
-        found = [race(noise, 0.0, 60.0, dice)[0] for _ in range(jobs)]
+        found = [race(noise, 0.0, 60.0, dice) for _ in range(jobs)]
         probes = [forecast_errors(probe(noise, dice), _SEGMENT)(60.0) for _ in range(jobs)]
         figures = [
             _spread([c.mean for c in found]),
@@ -314,8 +300,8 @@ def main() -> None:
         f"`python benchmarks/confirmation_statistics.py --jobs {given.jobs} --seed {given.seed}`: whole confirmations",
         f"on simulated step times ({NOISES['usual'].step_s * 1000:.0f} ms, turns of {_SEGMENT} steps), "
         f"{_STARTUP_S:.0f} s for a launch, `min_gain` 1 %, with the",
-        "statistics that verdicts use. The true gain is of the user's clock: mean step times, slow steps and launches",
-        "of every mood included. *False*: a change without a gain, or a keep that misses more than 1 %. *Launches",
+        "statistics that verdicts use. The true gain is of the user's clock: mean step times, slow steps included.",
+        "*False*: a change without a gain, or a keep that misses more than 1 %. *Launches",
         f"differ*: by that standard deviation of the ln ratio, and {_LUCK_PER_GAIN:.0f} times that share of itself.",
         "Decided as in [decision 11](../decisions/0011-how-a-verdict-is-reached.md).",
         "",

@@ -1,4 +1,4 @@
-"""What makes step times of a simulated race differ: the machine, slow steps of an arm, a rhythm, a launch's mood."""
+"""What makes step times of a simulated race differ: the machine, slow steps of an arm, a rhythm."""
 
 import math
 from collections.abc import Mapping
@@ -28,21 +28,16 @@ class Noise:
     """Of baseline and strategy: chance that a step is slow by itself, and by how many seconds on average."""
     periodic: tuple[tuple[int, float], tuple[int, float]] = ((0, 0.0), (0, 0.0))
     """Of either: that every n-th of all steps is longer, by that much."""
-    moods: tuple[float, float] = (1.0, 1.0)
-    """Factor on a launch's step times of either in its slow mood."""
-    mood_chance: float = 0.0
-    """Share of launches in that mood: of both, or of the one that has any."""
 
     def mean_s(self, log_ratio: float) -> tuple[float, float]:
-        """Mean step of baseline and strategy over all launches, in seconds: what the user's clock shows."""
+        """Mean step of baseline and strategy, in seconds: what the user's clock shows."""
         bursts = 1.0 + self.bursts / 2.0
         noise = math.exp(self.spread**2 / 2.0) * bursts
         found = []
         for place, base_s in enumerate((self.step_s, self.step_s * math.exp(-log_ratio))):
-            mood = 1.0 + self.mood_chance * (self.moods[place] - 1.0)
             chance, seconds = self.own[place]
             every, longer_s = self.periodic[place]
-            mean_s = base_s * noise * mood * (1.0 + self.stalls * self.stall_s)
+            mean_s = base_s * noise * (1.0 + self.stalls * self.stall_s)
             found.append(mean_s + chance * seconds + (longer_s / every if every else 0.0))
         return found[0], found[1]
 
@@ -70,16 +65,9 @@ HOSTILE: Mapping[str, Noise] = {
     "both bunched, in fours": replace(CALM, periodic=((4, 0.08), (4, 0.08))),
 }
 """Slow steps that are not the machine's, or that are nothing but."""
-MOODS: Mapping[str, Noise] = {
-    "baseline slow by 1.8 in half": replace(CALM, moods=(1.8, 1.0), mood_chance=0.5),
-    "both slow by 1.3 in half": replace(CALM, moods=(1.3, 1.3), mood_chance=0.5),
-    "strategy slow by 1.1 in 30 %": replace(CALM, moods=(1.0, 1.1), mood_chance=0.3),
-}
 
 
-def draw_times(
-    noise: Noise, base_s: _Array, place: NDArray[np.int_], dice: np.random.Generator, mood: float
-) -> _Array:
+def draw_times(noise: Noise, base_s: _Array, place: NDArray[np.int_], dice: np.random.Generator) -> _Array:
     """Draw successive steps of one launch; `base_s` and `place` (0: the baseline) are of each step."""
     count = len(base_s)
     logs = noise.spread * _correlate(dice.standard_normal(count), 0.4)
@@ -88,8 +76,6 @@ def draw_times(
         flips = dice.random(count) < noise.step_s / 2.0
         logs += math.log1p(noise.bursts) * ((np.cumsum(flips) + dice.integers(2)) % 2)
     times: _Array = base_s * np.exp(logs)
-    if mood:
-        times = times * np.array(noise.moods)[place]
     struck = dice.random(count) < noise.stalls * times
     times = times + struck * dice.exponential(noise.stall_s, count) if noise.stalls else times
     for which in (0, 1):

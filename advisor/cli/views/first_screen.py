@@ -16,6 +16,7 @@ from rich.text import Text
 from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_value
 from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Action, Advice, RungAdvice, Verdict, continue_command
+from advisor.protocol.answers.moods import say_moods
 from advisor.protocol.answers.why import say_rest, say_saving, say_why
 from advisor.protocol.gains import (
     NOISY,
@@ -69,6 +70,8 @@ def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableTyp
     if noise := _say_noise(advice):
         result.append(f"\n{noise}", style="yellow")
     rows: list[tuple[str, RenderableType] | None] = [("RESULT", result)]
+    if told := say_moods(advice.moods):
+        rows.append(("MOODS", Text(told, style="yellow")))
     if advice.first:
         rows = [("FIRST", Text(advice.first, style="bold red")), None, *rows]
     if why := say_why(advice):

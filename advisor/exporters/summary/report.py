@@ -16,6 +16,7 @@ from advisor.exporters.summary.measured import (
 )
 from advisor.exporters.summary.text import KNOWN
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
+from advisor.protocol.answers.moods import say_moods
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.gains import End, Quality, spell_gain
 from advisor.protocol.measured.trials import JobHistory
@@ -47,7 +48,7 @@ def write_report(
     return Template(template).substitute(
         title=escape(f"{name}: the advised strategy"),
         about=escape(f"Fleet Advisor, job {job.id} · {name}"),
-        headline=escape(advice.headline),
+        headline=escape(f"{advice.headline} {say_moods(advice.moods)}".strip()),
         what_to_do=escape(_say_what_to_do(advice, job, starts, stands_alone=history is not None)),
         written_by="" if history is None else escape(f" (advisor export {job.id} writes them)"),
         interval=_draw_interval(advice.gain) if advice.gain and advice.changes else "",

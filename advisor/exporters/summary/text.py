@@ -6,6 +6,7 @@ from advisor.exporters.comments import describe_gain, describe_value, one_line
 from advisor.exporters.exported import Exported, FormatInfo
 from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Advice, Provenance, Verdict
+from advisor.protocol.answers.moods import say_moods
 from advisor.protocol.asked.jobs import Job
 
 KNOWN = {
@@ -29,6 +30,7 @@ def write_summary(
         one_line(f"Strategy of job {job.id} {job.spec.name}"),
         *([one_line(advice.first)] if advice.first else []),
         one_line(advice.headline),
+        *([one_line(say_moods(advice.moods))] if advice.moods else []),
         "",
         one_line(f"Date:     {when:%Y-%m-%d %H:%M} UTC"),
         one_line(f"Cluster:  {advice.cluster or job.cluster.describe()}"),

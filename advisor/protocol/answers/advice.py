@@ -6,6 +6,8 @@ from functools import cached_property
 from pydantic import Field, computed_field
 
 from advisor.protocol.answers.forecast import Forecast
+from advisor.protocol.answers.moods import Moods
+from advisor.protocol.answers.timings import Timings
 from advisor.protocol.base import Message, Value
 from advisor.protocol.gains import Quality, describe_ratio, judge_quality
 from advisor.protocol.kinds import Allow, Effect
@@ -278,21 +280,6 @@ class LaunchTold(Message):
     """Its standard error within the launch."""
 
 
-class Timings(Message):
-    """When gradients become ready and what an allreduce between all ranks costs, as the probe measured them."""
-
-    gradient_bytes: tuple[int, ...]
-    """Each gradient's, in the order in which backward makes them; of more than 2000, neighbours are joined."""
-    ready_s: tuple[float, ...]
-    """Seconds from the start of backward until each was ready."""
-    alpha_s: float
-    """Seconds for an allreduce of any size."""
-    beta_s_per_byte: float
-    """Seconds for each byte of it."""
-    planned_mb: tuple[float, ...] = ()
-    """Sizes of the buckets that end earliest by these figures; empty where nothing could be cut."""
-
-
 class Advice(Message):
     """The answer to a job."""
 
@@ -308,6 +295,8 @@ class Advice(Message):
     """With the action to continue: seconds of further budget that are worth trying. None for other actions."""
     first: str = ""
     """What is worth more than any speed: that ranks train models of their own. Empty where they do not."""
+    moods: Moods | None = None
+    """The speeds that the script as it stands jumps between: to be said right after the result. None: it has one."""
     launch_noise: float | None = None
     """Standard deviation of ln(the baseline's throughput) between launches; None below two."""
     watch: tuple[str, ...] = ()
@@ -335,7 +324,8 @@ class Advice(Message):
     provenance: dict[str, Provenance]
     """For every knob."""
     gain: Interval | None = None
-    """The confirmed ratio, of `candidate` where the verdict is not change. None when nothing was confirmed."""
+    """The confirmed ratio, of `candidate` where the verdict is not change. None when nothing was confirmed. With
+    `moods` the ratio is for the time that each took in this job, and the interval the range over them."""
     candidate: Changes = Changes()
     """Knobs of the strategy that the gain belongs to: `changes`, or the best tried where nothing is advised."""
     total_ratio: float | None = None

@@ -29,6 +29,7 @@ from advisor.tuning.explain.diagnosis import diagnose, measure_host_cores
 from advisor.tuning.explain.forecast import list_forecasts
 from advisor.tuning.explain.headline import Grounds, say_answer
 from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
+from advisor.tuning.explain.moods import tell_moods
 from advisor.tuning.explain.next_steps import list_next_steps
 from advisor.tuning.explain.pareto import build_pareto
 from advisor.tuning.explain.reasons import explain_changes, explain_taken_back, list_buckets, trace_provenance
@@ -76,7 +77,8 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     changes = chosen.trial.changes if chosen else Changes()
     before, after = list_compared(record, shown)
     phases = pool_phases(before), pool_phases(after if chosen else before)
-    rate = mean_rate(before)
+    moods = tell_moods(record, shown)
+    rate = moods.samples_per_s if moods else mean_rate(before)
     cost = _add_up(record, chosen)
     base = list_own_values(job)
     own = {**base, **{k: v for k, v in job.baseline.items() if k in base}}
@@ -88,6 +90,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         verdict=grounds.verdict,
         headline=answer.headline,
         first=say_apart(job.facts),
+        moods=moods,
         action=answer.action,
         what_to_do=answer.what_to_do,
         continue_s=answer.continue_s,

@@ -15,7 +15,6 @@ from advisor.tuning.history.goodput import Efficiency, combine, efficiency_of
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.levels import FIRST_LOOK
-from advisor.tuning.measure.pooling import LEAST_OF_MOODS
 from advisor.tuning.measure.slow_steps import read_slow_steps, settle
 from advisor.tuning.search.state import SearchState, choose_winner
 from advisor.tuning.stages.confirmation import Confirmation, confirm, find_confirmed, find_raced
@@ -72,11 +71,8 @@ class Case:
             return ""
         if look.low > 0.0 and look.launches < FIRST_LOOK:
             return f"one launch raced it, and a verdict needs {FIRST_LOOK}, because launches differ by luck"
-        if look.low > 0.0 and look.doubt:
-            return (
-                f"launches differ as if they had two moods, and before {LEAST_OF_MOODS} launches have shown both "
-                "nothing is decided that the other mood could turn"
-            )
+        if look.moods > 1 or look.doubt:
+            return "your settings have several moods, and it is not shown to be faster in each of them"
         return self._say_slow_steps()
 
     def _say_slow_steps(self) -> str:

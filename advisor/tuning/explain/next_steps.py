@@ -10,7 +10,7 @@ from advisor.protocol.measured.trials import Trial
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
 from advisor.tuning.history.record import Record
-from advisor.tuning.stages.undecided import PIN, measure_launch_noise, say_moods
+from advisor.tuning.stages.undecided import measure_launch_noise
 
 _USES: Mapping[WorkloadKind, str] = {
     WorkloadKind.PYTORCH: "Put the strategy in place (run.sh trains the unchanged script under it) and compare one run "
@@ -52,9 +52,7 @@ def list_next_steps(
     steps += [flag.sentence for flag in diagnosis.flags]
     steps += list_beyond_knobs(record.job, chosen, diagnosis, phases[1], host_cores)
     noise = measure_launch_noise(record)
-    if moods := say_moods(record):
-        steps.append(f"{moods} {PIN}")
-    elif noise is not None and noise > NOISY:
+    if noise is not None and noise > NOISY:
         steps.append(
             f"{say_launch_noise(noise)}: tune on a quieter cluster, or give the job more time, to see smaller gains."
         )

@@ -1,16 +1,13 @@
 """What a job's launches and those of earlier jobs say of how much one launch differs from the next."""
 
-import math
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping
 
 from advisor.protocol.base import Value
-from advisor.protocol.measured.estimates import rate_of
-from advisor.protocol.measured.trials import Block, Purpose
-from advisor.tuning.history.comparisons import Comparison, list_comparisons
+from advisor.protocol.measured.trials import Purpose
+from advisor.tuning.history.comparisons import list_comparisons
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import LAUNCH_LUCK
-from advisor.tuning.measure.pooling import Luck, find_gap, learn_luck
+from advisor.tuning.measure.pooling import Luck, learn_luck
 from advisor.tuning.measure.slow_steps import settle
 
 MOST_FREEDOM = 10.0
@@ -34,25 +31,3 @@ def believe_luck(record: Record, changes: Mapping[str, Value]) -> Luck:
     ]
     earlier = [launches.ratios for launches in record.history.earlier_launches]
     return learn_luck([*others, *earlier], MOST_FREEDOM)
-
-
-def list_rates(blocks: Sequence[Block]) -> Mapping[str, float]:
-    """Return ln(samples per second) of each launch (session's id) in which these blocks were measured, in order."""
-    rates: dict[str, list[float]] = {}
-    for block in blocks:
-        if (rate := rate_of(block)) > 0.0:
-            rates.setdefault(block.session_id, []).append(math.log(rate))
-    return {launch: fmean(group) for launch, group in rates.items()}
-
-
-def find_mood_gap(record: Record) -> float | None:
-    """Return the ln(rate) that parts the baseline's slow launches from its fast ones; None without moods."""
-    return find_gap([*list_rates(record.baseline_blocks).values()])
-
-
-def list_ratios(comparisons: Sequence[Comparison]) -> Mapping[str, float]:
-    """Return the mean ln ratio of each launch."""
-    ratios: dict[str, list[float]] = {}
-    for comparison in comparisons:
-        ratios.setdefault(comparison.launch, []).append(comparison.contrast.total)
-    return {launch: fmean(group) for launch, group in ratios.items()}

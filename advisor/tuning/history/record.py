@@ -22,6 +22,7 @@ from advisor.protocol.measured.trials import (
     Trial,
     TrialState,
 )
+from advisor.tuning.history.moods import Spell, list_spells
 from advisor.tuning.measure.statistics import is_cut_short
 
 USUAL_STARTUP_S = 10.0
@@ -182,6 +183,11 @@ class Record:
     def baseline_blocks(self) -> tuple[Block, ...]:
         """Usable blocks of the baseline."""
         return tuple(self.usable_by_trial.get(self.baseline_number, ()))
+
+    @cached_property
+    def spells(self) -> tuple[Spell, ...]:
+        """When the baseline was how fast, launch by launch."""
+        return list_spells(self.baseline_blocks, self.races)
 
     @property
     def probe(self) -> Block | None:

@@ -7,7 +7,6 @@ integrated out. Why not moments and Student's t: docs/decisions/0011.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -193,48 +192,3 @@ def _integrate_normal(z: _Array) -> _Array:
     tail = 0.5 * t * np.exp(-x * x + series)
     result: _Array = np.where(z > 0.0, 1.0 - tail, tail)
     return result
-
-
-_LEAST_GAP = 0.1
-"""Gap between two moods, in ln(rate), from which they are told: 10 %. Machines drift by less between launches."""
-_APART = 2.0
-"""Times by which that gap exceeds what launches of one mood differ by: otherwise they are one wide crowd."""
-LEAST_OF_MOODS = 4
-"""Launches of a verdict that nothing which a mood could turn is decided before, where launches have moods."""
-
-
-def find_gap(log_rates: Sequence[float]) -> float | None:
-    """Return the ln(rate) that parts slow launches from fast ones; None where they are of one mood.
-
-    The largest gap between neighbours parts them, where it is 10 % or more and twice what either side spans.
-    """
-    ordered = sorted(log_rates)
-    gaps = [(high - low, place) for place, (low, high) in enumerate(pairwise(ordered))]
-    gap, place = max(gaps, default=(0.0, 0))
-    if gap < _LEAST_GAP or gap < _APART * max(ordered[place] - ordered[0], ordered[-1] - ordered[place + 1]):
-        return None
-    return ordered[place] + gap / 2.0
-
-
-def doubt_moods(rates: Sequence[float], ratios: Sequence[float], others: Sequence[float] = ()) -> float:
-    """Return by how much a mood that the verdict's launches have not shown enough may lower their ln ratio.
-
-    0 where launches have no moods, or where four of the verdict's have shown both. `rates` are the baseline's ln(rate)
-    in them, `others` those of the job's other launches, which may have shown a mood first; `ratios` their ln ratios. A
-    mood that takes seconds of every step takes as many of a faster strategy's: of a ratio R that leaves R / (1 + R g),
-    where the baseline became slower by the share g. What ratios themselves have shown comes on top.
-    """
-    doubt = 0.0
-    if not _have_shown_moods(rates, others):
-        seen = [*rates, *others]
-        doubt += math.log1p(math.exp(max(ratios)) * math.expm1(max(seen) - min(seen)))
-    if not _have_shown_moods(ratios):
-        doubt += max(ratios) - min(ratios)
-    return doubt
-
-
-def _have_shown_moods(seen: Sequence[float], others: Sequence[float] = ()) -> bool:
-    """Whether these launches have no moods, or are four of both moods."""
-    gap = find_gap([*others, *seen])
-    slow = sum(rate < gap for rate in seen) if gap is not None else 0
-    return gap is None or (len(seen) >= LEAST_OF_MOODS and 0 < slow < len(seen))

@@ -54,8 +54,22 @@ class Look:
     level: float
     """Two-sided level at which this look could advise a change: what it spent, and what earlier looks' overlap lets it
     use again; 0 before the first look."""
+    moods: int = 1
+    """Moods in each of which it was judged by itself."""
     doubt: float = 0.0
-    """By how much a mood that the launches have not shown enough may lower their ln ratio."""
+    """By how much a mood in which it was not measured may lower the ln ratio."""
+
+
+@dataclass(frozen=True)
+class InMood:
+    """What launches say of the time that one mood took."""
+
+    launches: tuple[Contrast, ...]
+    """One for each launch that shows the mood, of its cycles in it alone."""
+    weight: float
+    """Samples of the baseline in the mood's time, on any one scale: its share of the time, times its rate."""
+    is_earlier: bool = False
+    """Whether these launches are of the search: no launch of the verdict has met the mood."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +94,20 @@ def look_at(
     share: float = FIRST_SHARE,
     luck: Luck = UNKNOWN_LUCK,
     alpha: float = ALPHA,
+    moods: Sequence[InMood] = (),
     doubt: float = 0.0,
 ) -> Look | None:
     """Return what the launches say together and whether that decides; None without a launch. A single one never does.
 
+    Where the baseline or the winner has several moods, `moods` say it of each. A change then has to be one in each of
+    them: what is a gain in all is one in every mixture, whatever time each takes (the gain of a mixture lies between
+    those of its moods). Where all launches together decide, each mood has to show a gain by the reported interval only.
+    How much it brings is told for the time that each took, by its weight, and the interval is the range over the moods,
+    from the lowest lower end to the highest upper one. A keep may be about all of the time as well, and tells of that.
+
     `planned`, `forced` (the budget's time ends with this look), `ended`, `share` and `alpha` fix what the look may
     spend: `find_level`. `luck` is what is believed of how much launches differ, `doubt` by how much a mood
-    that they have not shown enough may lower their ln ratio: nothing is kept then, and a change has to stand above it.
+    that was seen and in which the winner was not measured may lower the ln ratio: a change has to stand above it.
 
     The ratio is that of the user's clock: slow steps count as what they are likely to be (`slow_steps`). *Change*: the
     gain is above 0 at the look's level, and its estimate is `min_gain` or more. *Keep*: the reported interval lies
@@ -97,19 +118,49 @@ def look_at(
     if not launches:
         return None
     count, worthwhile = len(launches), math.log1p(min_gain)
-    pooled = _pool(launches, luck)
-    low, high = pooled.interval(REPORTED)
+    whole = _pool(launches, luck)
+    parts = [_pool(mood.launches, luck) for mood in moods] or [whole]
+    mean = _mix_ratios(moods, parts)
+    low, high = _span(parts, REPORTED)
     if count < FIRST_LOOK:
-        return Look(pooled.mean, low, high, None, count, 0.0, doubt)
+        return Look(mean, low, high, None, count, 0.0, len(parts), doubt)
     level = min(REPORTED, find_level(count, planned, forced=forced, ended=ended, share=share, alpha=alpha))
+    is_worth = all(part.mean >= worthwhile + doubt for part in parts)
+
+    def is_shown(pooled: Pooled) -> bool:
+        return pooled.probability_below(doubt) < level / 2.0
+
     decision: Decision | None = None
-    if high < worthwhile and not doubt:
+    if doubt < worthwhile and high < worthwhile:
         decision = "keep"
-    elif pooled.mean >= worthwhile + doubt and pooled.probability_below(doubt) < level / 2.0:
+    elif doubt < worthwhile and not is_worth and whole.interval(REPORTED)[1] < worthwhile:
+        decision, mean, (low, high) = "keep", whole.mean, whole.interval(REPORTED)
+    elif is_worth and (all(map(is_shown, parts)) or (low > doubt and is_shown(whole))):
         decision = "change"
-    elif low > 0.0 and pooled.mean >= worthwhile and not doubt:
-        low, high = pooled.interval(level)
-    return Look(pooled.mean, low, high, decision, count, level, doubt)
+    elif low > 0.0 and is_worth:
+        low, high = _span(parts, level)
+    return Look(mean, low, high, decision, count, level, len(parts), doubt)
+
+
+def read_moods(moods: Sequence[InMood], luck: Luck) -> tuple[float, float, float]:
+    """Return the ln ratio over these moods' time, and the ends of its range over them; one mood at least."""
+    parts = [_pool(mood.launches, luck) for mood in moods]
+    return (_mix_ratios(moods, parts), *_span(parts, REPORTED))
+
+
+def _span(parts: Sequence[Pooled], level: float) -> tuple[float, float]:
+    ends = [part.interval(level) for part in parts]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def _mix_ratios(moods: Sequence[InMood], parts: Sequence[Pooled]) -> float:
+    """The ln ratio of what both train in all of the moods' time."""
+    if not moods:
+        return parts[0].mean
+    whole = math.fsum(mood.weight for mood in moods)
+    return math.log(
+        math.fsum(mood.weight / whole * math.exp(part.mean) for mood, part in zip(moods, parts, strict=True))
+    )
 
 
 def chance_to_decide(

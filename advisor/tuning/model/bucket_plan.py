@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.protocol.answers.advice import Timings
+from advisor.protocol.answers.timings import Timings
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Rule
 from advisor.protocol.measured.results import GradientTiming, LinkLevel, LinkTiming

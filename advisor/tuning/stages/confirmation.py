@@ -4,7 +4,7 @@ Only these races are reported. What their looks may spend of the 5 % error: docs
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -17,15 +17,16 @@ from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Sess
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
-from advisor.tuning.history.launches import believe_luck, list_rates, list_ratios
+from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import merge_contrasts
 from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, find_level
-from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck, doubt_moods
+from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.measure.slow_steps import settle
 from advisor.tuning.search.state import SearchState
 from advisor.tuning.stages.loss_guard import check_losses, count_guarded_steps
+from advisor.tuning.stages.moods import ByMood, split_by_mood
 from advisor.tuning.stages.turns import Turn, estimate_race_s, fits_behind, verdict_rules
 
 SPENT = "The budget is spent."
@@ -60,6 +61,8 @@ class Confirmation:
     """Probability that the launches that are still planned decide."""
     guard_level: float
     """Two-sided level of a look after the last launch, whatever was decided before: what the loss guard reads at."""
+    moods: ByMood
+    """What the look's launches say in each mood."""
 
     @property
     def told(self) -> tuple[Contrast, ...]:
@@ -91,7 +94,9 @@ def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Co
     planned = max(_count_planned(record, ended), 2)
     luck, alpha = believe_luck(record, changes), _share_alpha(record, changes)
     look: Look | None = None
+    moods = ByMood()
     for count in range(1, len(launches) + 1):
+        moods = split_by_mood(record, changes, found, launches[:count])
         look = look_at(
             launches[:count],
             # An earlier budget's look stands as it was taken.
@@ -101,29 +106,20 @@ def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Co
             ended=[e for e in ended if e < count],
             luck=luck,
             alpha=alpha,
-            doubt=_doubt_moods(record, found, count),
+            moods=moods.parts,
+            doubt=moods.doubt,
         )
         if look is not None and look.decision is not None:
             break
     chance = _estimate_chance(record, launches, planned, ended, luck, alpha)
     level = _find_guard_level(len(launches), planned, ended, forced)
-    return Confirmation(Changes(changes), found, look, launches, chance, level)
+    return Confirmation(Changes(changes), found, look, launches, chance, level, moods)
 
 
 def _find_guard_level(count: int, planned: int, ended: tuple[int, ...], forced: bool) -> float:
     # A budget may have ended before the first launch.
     end = next((e for e in ended if e >= max(count, 1)), planned)
     return find_level(count, end, forced=forced or count in ended, ended=[e for e in ended if e < count])
-
-
-def _doubt_moods(record: Record, comparisons: Sequence[Comparison], count: int) -> float:
-    """By how much a mood that was known by then, and that the first so many launches lack, may lower their ln ratio."""
-    rates = list_rates([c.reference for c in comparisons])
-    seen = [*rates][:count]
-    ratios = [*list_ratios(comparisons).values()][:count]
-    until = max((record.session[launch].created_at for launch in seen), default=record.now)
-    known = [b for b in record.baseline_blocks if record.session[b.session_id].created_at <= until]
-    return doubt_moods([rates[launch] for launch in seen], ratios, [*list_rates(known).values()])
 
 
 def _share_alpha(record: Record, changes: Mapping[str, Value]) -> float:

@@ -3,8 +3,6 @@
 The script failed; it is too short; nothing could be measured; the machine is too noisy; the budget was too small.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, stdev
@@ -20,13 +18,10 @@ from advisor.tuning.history.breakoffs import (
     may_end_there,
 )
 from advisor.tuning.history.comparisons import log_rate
-from advisor.tuning.history.launches import find_mood_gap, list_rates
 from advisor.tuning.history.record import Record
-from advisor.tuning.measure.phases import pool_phases
+from advisor.tuning.stages.mood_causes import find_moods
 from advisor.tuning.stages.turns import count_steps_needed
 
-_MOST_OF = 0.6
-"""Share of what slow launches take longer from which on one part of the step is named for it."""
 _NOISY = 0.1
 """Spread of the baseline from launch to launch from which it hides the gains that are usual."""
 _HOW = {
@@ -83,8 +78,11 @@ def find_reason(record: Record) -> Reason:
         return Reason(Why.TOO_SHORT, sentence)
     if not record.baseline_blocks:
         return Reason(Why.UNMEASURED, _say_unmeasured(record))
-    if sentence := say_moods(record):
-        return Reason(Why.NOISY, f"{sentence} {PIN}")
+    if (moods := find_moods(record)) is not None:
+        told = f"{moods.slow.samples_per_s:.3g} or {moods.fast.samples_per_s:.3g} {moods.rate_unit}"
+        return Reason(
+            Why.NOISY, f"Your settings run at {told}, with nothing changed: end that first, then tune again."
+        )
     noise = measure_launch_noise(record)
     if noise is not None and noise >= _NOISY:
         sentence = (
@@ -171,41 +169,6 @@ def _say_unmeasured(record: Record) -> str:
         f"Not even the script as it stands was measured.{told} If all is well with it, raise the budget, or lower "
         "measurement.min_steps."
     )
-
-
-PIN = "Pin its threads and cores first (OMP_NUM_THREADS, OMP_PROC_BIND=close, numactl or taskset), then tune it again."
-"""What ends most moods: where threads and memory come to lie is then no matter of chance."""
-
-
-def say_moods(record: Record) -> str:
-    """Return that the script as it stands is slow in some launches and fast in others, with its rates; else nothing."""
-    gap = find_mood_gap(record)
-    if gap is None:
-        return ""
-    rates = list_rates(record.baseline_blocks)
-    slow, fast = (
-        fmean(math.exp(rate) for rate in rates.values() if (rate < gap) == is_slow)
-        for is_slow in (True, False)
-    )
-    each = ", ".join(f"{math.exp(rate):.3g}" for rate in rates.values())
-    where = _find_where_moods_differ(record, rates, gap)
-    rates_told = f"{slow:.3g} or at {fast:.3g} {record.job.rate_unit} ({each} in turn)"
-    return f"With the same settings its launches run at {rates_told}{where}."
-
-
-def _find_where_moods_differ(record: Record, rates: Mapping[str, float], gap: float) -> str:
-    """The part of a step that takes longer in slow launches, where one part is most of the difference."""
-    sides = [
-        [b for b in record.baseline_blocks if (rates.get(b.session_id, gap) < gap) == slow]
-        for slow in (True, False)
-    ]
-    slow, fast = (dict(pool_phases(blocks).list_named()) for blocks in sides)
-    longer = {name: (seconds or 0.0) - (fast.get(name) or 0.0) for name, seconds in slow.items()}
-    whole = sum(max(0.0, seconds) for seconds in longer.values())
-    name = max(longer, key=lambda part: longer[part], default="")
-    if not name or longer[name] < _MOST_OF * whole or whole <= 0.0:
-        return ""
-    return f"; the slow ones take {longer[name] * 1e3:.3g} ms longer for {name}"
 
 
 def measure_launch_noise(record: Record) -> float | None:

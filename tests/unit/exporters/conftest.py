@@ -13,9 +13,9 @@ from advisor.protocol.answers.advice import (
     Interval,
     KnobReason,
     Provenance,
-    Timings,
     Verdict,
 )
+from advisor.protocol.answers.timings import Timings
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect

@@ -63,12 +63,22 @@ class Raced:
         self.now += timedelta(seconds=10)
         return self
 
-    def race(self, *arms: Arm, number: int | None = None, cycles: int = 16, **fields: object) -> "Raced":
-        """Let arms take turns in the live session; `fields` are those of every result but the first one's."""
+    def race(
+        self,
+        *arms: Arm,
+        number: int | None = None,
+        cycles: int = 16,
+        results: Sequence[BlockResult] | None = None,
+        **fields: object,
+    ) -> "Raced":
+        """Let arms take turns in the live session; `fields` are those of every result but the first one's.
+
+        `results` are what the arms measured, where that is not drawn.
+        """
         number = number or 1 + max((b.race or 0 for b in self.blocks), default=0)
         session = self.sessions[-1].id
         first = sum(b.session_id == session for b in self.blocks)
-        results = [self._run(gain, cycles) for _, _, gain in arms]
+        results = results or [self._run(gain, cycles) for _, _, gain in arms]
         results = [replace(r, **fields) if i else r for i, r in enumerate(results)]
         end = self.now + timedelta(seconds=sum(r.wall_s for r in results) + 1)
         for place, ((purpose, changes, _), result) in enumerate(zip(arms, results, strict=True)):

@@ -9,6 +9,7 @@ from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
 from advisor.dashboard.views.evidence import interval, likely
 from advisor.dashboard.views.server.jobs import count_search_trials
 from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
+from advisor.protocol.answers.moods import say_moods
 from advisor.protocol.answers.why import list_savings, say_why
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.gains import spell_bound
@@ -157,6 +158,7 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
         cost.append(("pays back after", f"{formats.duration(advice.cost.pays_back_after_s)} of training"))
     is_change = advice.verdict is Verdict.CHANGE
     why = (say_why(advice), *list_savings(advice)) if is_change else (advice.diagnosis.sentence,)
+    why = (say_moods(advice.moods), *why) if advice.moods else why
     tones = {Verdict.CHANGE: "good", Verdict.KEEP: "muted", Verdict.UNDECIDED: "caution"}
     lead, figure, told, sentence = _tell_figures(advice)
     command, command_lead = "", ""

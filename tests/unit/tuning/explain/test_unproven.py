@@ -8,6 +8,7 @@ from advisor.tuning.explain.cases import Case
 from advisor.tuning.measure.sequential import Look
 from advisor.tuning.stages.confirmation import Confirmation
 from advisor.tuning.stages.loss_guard import GuardFinding
+from advisor.tuning.stages.moods import ByMood
 from tests.unit.tuning.search_space import START
 
 TRIAL = Trial(
@@ -16,14 +17,15 @@ TRIAL = Trial(
 
 
 def say(look: Look | None) -> str:
-    confirmation = Confirmation(TRIAL.changes, (), look, (), 0.5, 0.05)
+    confirmation = Confirmation(TRIAL.changes, (), look, (), 0.5, 0.05, ByMood())
     return Case(TRIAL, confirmation, None, GuardFinding(passed=True, sentence="")).say_unproven()
 
 
-def test_launches_of_two_moods_are_told_and_not_blamed_on_slow_steps() -> None:
-    look = Look(mean=0.39, low=0.16, high=0.57, decision=None, launches=3, level=0.01, doubt=0.4)
-    assert say(look).startswith("launches differ as if they had two moods, and before 4 launches")
-    assert say(replace(look, doubt=0.0)) == "", "without moods there is no such excuse"
+def test_a_mood_without_a_shown_gain_is_told_and_not_blamed_on_slow_steps() -> None:
+    look = Look(mean=0.39, low=0.16, high=0.57, decision=None, launches=3, level=0.01, moods=2)
+    assert say(look) == "your settings have several moods, and it is not shown to be faster in each of them"
+    assert say(replace(look, moods=1, doubt=0.4)) == say(look), "nor where one of them was not met"
+    assert say(replace(look, moods=1)) == "", "without moods there is no such excuse"
     assert "one launch raced it" in say(replace(look, launches=1))
     assert say(replace(look, decision="change")) == ""
     assert say(None) == ""

@@ -1,4 +1,4 @@
-"""What launches teach of the next one: how much they differ, and whether they have moods."""
+"""What launches teach of the next one: how much they differ."""
 
 import math
 import random
@@ -8,8 +8,6 @@ import pytest
 from advisor.tuning.measure.pooling import (
     UNKNOWN_LUCK,
     Pooled,
-    doubt_moods,
-    find_gap,
     learn_luck,
     mix,
     pool_launches,
@@ -65,43 +63,3 @@ def test_an_interval_of_a_mixture_leaves_half_of_the_level_on_either_side() -> N
     assert mixed.probability_below(low) == pytest.approx(0.025, abs=1e-4)
     assert mixed.probability_below(high) == pytest.approx(0.975, abs=1e-4)
     assert low < -0.3, "a tenth is far away, and the interval reaches it"
-
-
-@pytest.mark.parametrize(
-    ("rates", "is_parted"),
-    [
-        ((52.0, 183.0, 53.0, 181.0), True),
-        ((52.0, 183.0), True),
-        ((100.0, 101.0, 99.5), False),
-        ((100.0, 105.0, 111.0, 117.0), False),
-        ((100.0,), False),
-        ((), False),
-    ],
-)
-def test_moods_are_told_from_drift(rates: tuple[float, ...], is_parted: bool) -> None:
-    gap = find_gap([math.log(rate) for rate in rates])
-
-    assert (gap is not None) == is_parted
-    if gap is not None:
-        assert 53.0 < math.exp(gap) < 181.0
-
-
-def test_a_mood_that_the_launches_lack_is_doubted_until_four_have_shown_both() -> None:
-    slow, fast = math.log(52.0), math.log(183.0)
-    even = [0.0] * 4
-
-    assert doubt_moods([fast] * 2, even[:2]) == 0.0
-    assert doubt_moods([slow, fast, slow], even[:3]) > 0.0
-    assert doubt_moods([fast] * 4, even, [slow]) > 0.0
-    assert doubt_moods([fast, fast, slow, fast], even, [slow]) == 0.0
-
-
-def test_a_mood_takes_as_many_seconds_of_a_faster_step() -> None:
-    # 100 ms become 115 ms, and the strategy's 25 ms so 40 ms: of 4x are left 2.875x.
-    doubt = doubt_moods([0.0, math.log(1.15)], [math.log(4.0)] * 2)
-
-    assert math.exp(math.log(4.0) - doubt) == pytest.approx(4.0 / 1.6)
-
-
-def test_ratios_in_two_moods_are_doubted_by_what_they_span() -> None:
-    assert doubt_moods([0.0] * 3, [1.0, 1.4, 1.01]) == pytest.approx(0.4)

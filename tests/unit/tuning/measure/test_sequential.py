@@ -341,7 +341,7 @@ def test_the_reported_interval_is_wider_than_no_decision_bound() -> None:
 
 @pytest.mark.parametrize(
     ("log_gain", "doubt", "decision"),
-    [(1.2, 0.0, "change"), (1.2, 0.7, "change"), (1.2, 1.3, None), (0.0, 0.0, "keep"), (0.0, 0.1, None)],
+    [(1.2, 0.0, "change"), (1.2, 0.7, "change"), (1.2, 1.3, None), (0.0, 0.0, "keep"), (0.0, 0.2, None)],
 )
 def test_doubt_of_a_mood_leaves_only_changes_that_stand_above_it(
     log_gain: float, doubt: float, decision: str | None

@@ -1,0 +1,255 @@
+"""The baseline's moods as they are told: their rates and times, what makes the slow one, and what ends it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from advisor.protocol.answers.moods import Mood, MoodCause, Moods, MoodSpan
+from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.results import BlockResult, Phases
+from advisor.protocol.measured.trials import Block
+from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.tuning.history.moods import (
+    Cycle,
+    Spell,
+    cut_cycles,
+    find_mood_border,
+    keep_cycles,
+    mean_rate_over,
+)
+from advisor.tuning.history.record import Record
+from advisor.tuning.measure.phases import pool_phases
+
+_MOST_OF = 0.6
+"""Share of what the slow mood takes longer from which on one part of the step is named for it."""
+_TAKEN = 0.15
+"""Share of a node's processors that others take more of in the slow mood, from which on the mood is theirs."""
+_LEAST_STEPS = 10
+"""Steps of a race in a mood from which its rate in it is told, and shows whether another arm was slow with it."""
+_NEARLY_ALL = 0.8
+"""Share of a race in one mood from which its account of a step is that mood's."""
+_SLOW_WITHOUT = 0.5
+"""Share of the strategies without a setting that are slow with the baseline where the setting is what ends the mood."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A race of the baseline, as far as it was in one mood."""
+
+    block: Block
+    kept: tuple[bool, ...]
+    """Of each cycle."""
+    result: BlockResult
+    """Of those cycles."""
+
+    @property
+    def is_nearly_all(self) -> bool:
+        return sum(self.kept) >= _NEARLY_ALL * len(self.kept)
+
+
+@dataclass(frozen=True)
+class _Remedy:
+    """A setting with which no race was slow."""
+
+    name: str
+    value: Value
+    races: int
+    """Races with it beside the slow mood."""
+
+
+def find_moods(record: Record) -> Moods | None:
+    """Return the baseline's moods with their cause and remedy, without gains; None where it has one."""
+    border = find_mood_border(record.spells)
+    if border is None:
+        return None
+    spells = [[s for s in record.spells if s.is_slow(border) == is_slow] for is_slow in (True, False)]
+    slow_parts, fast_parts = (_list_parts(record, side) for side in spells)
+    if not slow_parts or not fast_parts:
+        return None
+    slow, fast = _tell(record, spells[0], slow_parts), _tell(record, spells[1], fast_parts)
+    remedy = _find_remedy(record, (slow_parts, fast_parts), border)
+    cause, told = _find_cause(record, (slow_parts, fast_parts), (slow, fast), remedy)
+    likely = _say_fewer_threads(record) if cause is MoodCause.THREADS else ""
+    return Moods(
+        slow=slow,
+        fast=fast,
+        rate_unit=record.job.rate_unit,
+        is_within_launch=bool({s.launch for s in spells[0]} & {s.launch for s in spells[1]}),
+        cause=cause,
+        cause_told=told,
+        remedy=_spell(record, remedy.name, remedy.value) if remedy else likely,
+        remedy_races=remedy.races if remedy else 0,
+    )
+
+
+def _list_parts(record: Record, spells: Sequence[Spell]) -> list[_Part]:
+    cycles = {cycle for spell in spells for cycle in spell.cycles}
+    parts = []
+    for block in record.baseline_blocks:
+        if block.result is None:
+            continue
+        kept = tuple((block.id, place) in cycles for place in range(len(cut_cycles(block.result))))
+        part = _Part(block, kept, keep_cycles(block.result, kept))
+        if len(part.result.step_time_s) >= _LEAST_STEPS:
+            parts.append(part)
+    return parts
+
+
+def _tell(record: Record, spells: Sequence[Spell], parts: Sequence[_Part]) -> Mood:
+    seconds = math.fsum(spell.stretch.seconds for spell in spells)
+    whole = math.fsum(spell.stretch.seconds for spell in record.spells)
+    rates = [_rate(part.result) for part in parts]
+    return Mood(
+        samples_per_s=mean_rate_over(spells),
+        low=min(rates),
+        high=max(rates),
+        share=seconds / whole,
+        spans=tuple(_place(record, spell) for spell in spells),
+        phases=pool_phases([part.block for part in parts if part.is_nearly_all]),
+        longest_step_s=max(max(part.result.step_time_s) for part in parts),
+    )
+
+
+def _rate(result: BlockResult) -> float:
+    return result.samples_per_step * len(result.step_time_s) / math.fsum(result.step_time_s)
+
+
+def _place(record: Record, spell: Spell) -> MoodSpan:
+    """When it was: a race's cycles share its time evenly."""
+    blocks = {block.id: block for block in record.baseline_blocks}
+
+    def moment(cycle: Cycle, end: int) -> tuple[Block, float]:
+        block = blocks[cycle[0]]
+        count = len(cut_cycles(block.result)) if block.result else 1
+        return block, (cycle[1] + end) / max(1, count)
+
+    ends = []
+    for block, part in (moment(spell.cycles[0], 0), moment(spell.cycles[-1], 1)):
+        finished = block.finished_at or block.issued_at
+        ends.append(block.issued_at + part * (finished - block.issued_at))
+    return MoodSpan(
+        session_id=spell.launch,
+        began_at=ends[0],
+        ended_at=ends[1],
+        samples_per_s=math.exp(spell.stretch.log_rate),
+    )
+
+
+# --- what ends it -------------------------------------------------------------------------------------
+
+
+def _find_remedy(
+    record: Record, parts: tuple[Sequence[_Part], Sequence[_Part]], border: float
+) -> _Remedy | None:
+    """The setting that keeps strategies out of the slow mood, as arms that take turns with the baseline show.
+
+    With it none was slow at any time, and beside a slow baseline they lost less than half of what it lost; most of
+    those without it were slow with the baseline. Of several settings the one that most arms had.
+    """
+    beside = [_list_arms(record, side) for side in parts]
+    lost = fmean(math.log(_rate(p.result)) for p in parts[1]) - fmean(
+        math.log(_rate(p.result)) for p in parts[0]
+    )
+    ever_slow = [
+        block.plan.overrides
+        for block in record.usable
+        if block.result and block.result.step_time_s and math.log(_rate(block.result)) < border
+    ]
+    found = []
+    for name, value in dict.fromkeys(item for changes, _ in beside[0] for item in changes.items()):
+        slow, fast = ([rate for changes, rate in arms if changes.get(name) == value] for arms in beside)
+        without = [rate < border for changes, rate in beside[0] if changes.get(name) != value]
+        if record.catalogue[name].effect is not Effect.EXACT or not fast:
+            continue
+        if any(changes.get(name) == value for changes in ever_slow) or fmean(fast) - fmean(slow) > lost / 2.0:
+            continue
+        if not without or fmean(without) >= _SLOW_WITHOUT:
+            found.append(_Remedy(name, value, len(slow)))
+    return max(found, key=lambda remedy: (remedy.races, remedy.name == "num_threads"), default=None)
+
+
+def _list_arms(record: Record, parts: Sequence[_Part]) -> list[tuple[Mapping[str, Value], float]]:
+    """The strategies that took turns with the baseline in a mood, each with its ln(rate) in those cycles."""
+    found: list[tuple[Mapping[str, Value], float]] = []
+    for part in parts:
+        for arm in record.races.get(part.block.race, ()):
+            if arm.session_id != part.block.session_id or arm.result is None or not arm.plan.overrides:
+                continue
+            result = keep_cycles(arm.result, part.kept)
+            if result.step_time_s:
+                found.append((arm.plan.overrides, math.log(_rate(result))))
+    return found
+
+
+def _say_fewer_threads(record: Record) -> str:
+    facts, nodes = record.job.facts, record.job.cluster.nodes
+    if facts is None or not nodes:
+        return ""
+    return _spell(record, "num_threads", max(1, min(n.cpu_count for n in nodes) // _count_ranks(record)))
+
+
+def _spell(record: Record, name: str, value: Value) -> str:
+    facts = record.job.facts
+    if name != "num_threads":
+        return Changes({name: value}).describe()
+    return f"torch.set_num_threads({value})" if facts and facts.sets_threads else f"OMP_NUM_THREADS={value}"
+
+
+# --- what makes it ------------------------------------------------------------------------------------
+
+
+def _find_cause(
+    record: Record,
+    parts: tuple[Sequence[_Part], Sequence[_Part]],
+    moods: tuple[Mood, Mood],
+    remedy: _Remedy | None,
+) -> tuple[MoodCause, str]:
+    """The cause with its clause: others' work, threads beyond the cores, or only the part of the step that it is in."""
+    taken = [_measure_taken(side) for side in parts]
+    if taken[0] is not None and taken[1] is not None and taken[0] - taken[1] >= _TAKEN:
+        return MoodCause.OTHERS, (
+            f"other processes take {taken[0]:.0%} of the processors in the slow mood, {taken[1]:.0%} in the fast one"
+        )
+    facts, nodes = record.job.facts, record.job.cluster.nodes
+    longer = _say_longer(moods[0].phases, moods[1].phases)
+    if facts is not None and nodes and facts.device is DeviceKind.CPU:
+        cores, ranks, threads = min(n.cpu_count for n in nodes), _count_ranks(record), facts.cpu_threads
+        crowd = f"{ranks} ranks × {threads} threads on {cores} cores"
+        if threads > 1 and ranks * threads > cores and remedy is not None and remedy.name == "num_threads":
+            return MoodCause.THREADS, f"the ranks' threads fight for the cores ({crowd})"
+        if threads > 1 and ranks * threads > cores:
+            return MoodCause.THREADS, f"threads beyond the cores may be why ({crowd})"
+    return (MoodCause.PART, longer) if longer else (MoodCause.UNKNOWN, "")
+
+
+def _count_ranks(record: Record) -> int:
+    """Of one machine."""
+    facts = record.job.facts
+    if facts is None:
+        return 1
+    return facts.world_size if record.job.cluster.shares_one_machine else facts.local_world_size
+
+
+def _measure_taken(parts: Sequence[_Part]) -> float | None:
+    """Share of the processors that other processes took, of the node where that is most; None where nobody looked."""
+    taken: dict[str, list[float]] = {}
+    for part in parts:
+        for node in part.block.telemetry if part.is_nearly_all else ():
+            taken.setdefault(node.agent, []).append(node.cpu.mean - node.session_cpu.mean)
+    return max(map(fmean, taken.values()), default=None)
+
+
+def _say_longer(slow: Phases, fast: Phases) -> str:
+    """The part of a step that takes longer, where one part is most of the difference."""
+    before = dict(fast.list_named())
+    if not slow.total_s() or not fast.total_s():
+        return ""
+    longer = {name: (seconds or 0.0) - (before.get(name) or 0.0) for name, seconds in slow.list_named()}
+    whole = math.fsum(max(0.0, seconds) for seconds in longer.values())
+    name = max(longer, key=lambda part: longer[part])
+    if whole <= 0.0 or longer[name] < _MOST_OF * whole:
+        return ""
+    return f"in the slow mood {name} takes {longer[name] * 1e3:.3g} ms longer"
