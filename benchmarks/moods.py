@@ -230,8 +230,9 @@ that judges real ones. Moods come and go by the clock and are drawn anew in ever
 average and takes that share of the time. *False*: a change that is no gain in some mood that took a twentieth of the
 job's measured time, or a keep where each has one worth a change."""
 HEADER = (
-    "| moods of | gain | lasts | share | change | keep | undecided | false | changes whose interval holds the gain of every mood seen "
-    "| holds that over the job's time | moods found, where both were seen | launches |\n"
+    "| moods of | gain | lasts | share | change | keep | undecided | false "
+    "| changes whose interval holds the gain of every mood seen | holds that over the job's time "
+    "| moods found, where both were seen | launches |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
