@@ -5,9 +5,8 @@ from advisor.exporters.formats import (
     FORMATS,
     choose_format,
     export,
-    export_bundle,
-    export_report,
     list_at_work,
+    list_bundled,
 )
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "FormatInfo",
     "choose_format",
     "export",
-    "export_bundle",
-    "export_report",
     "list_at_work",
+    "list_bundled",
 ]

@@ -1,7 +1,6 @@
 """The formats that a strategy can be exported in, and the way from a name to a file."""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import MappingProxyType
 
 from advisor.exporters.exported import Exported, ExportError, FormatInfo
@@ -13,7 +12,6 @@ from advisor.exporters.launch.environment import NCCL_KNOBS, VARIABLES, export_e
 from advisor.exporters.launch.run_script import RUNTIME, export_torchrun
 from advisor.exporters.launch.runtime_archive import export_runtime
 from advisor.exporters.launch.schedulers import export_kubernetes, export_slurm
-from advisor.exporters.own_words import list_own_lines
 from advisor.exporters.paddle.launcher import KNOBS as OF_LAUNCHER
 from advisor.exporters.paddle.launcher import export_paddle_servers
 from advisor.exporters.paddle.prototxt import export_paddle
@@ -21,15 +19,12 @@ from advisor.exporters.paddle.python import export_paddle_python
 from advisor.exporters.paddle.servers import list_today
 from advisor.exporters.paddle.transpiler import NCCL2, export_transpiler
 from advisor.exporters.strategy_json import export_json
-from advisor.exporters.summary.report import write_report
-from advisor.exporters.summary.text import write_summary
 from advisor.exporters.timings import export_timings
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.paddle import VERSIONS, explain_not_written
 from advisor.protocol.knobs.sharding import DEEPSPEED as DEEPSPEED_ENGINE
-from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind
 
 _PYTHON = "text/x-python; charset=utf-8"
@@ -45,8 +40,9 @@ _PADDLE, _TRANSPILER, _TIMINGS = "paddle", "paddle-transpiler", "timings"
 _ASKED_FOR = (_TRANSPILER, _TIMINGS)
 """Formats that are written only when asked for by name."""
 
+_IN_EVERY_BUNDLE = ("json", "torchrun", "runtime", "command")
 BUNDLE = "bundle"
-"""What stands for every format, and a summary, where one is named."""
+"""What stands for the files that the job's own training loads, and a report, where one format is named."""
 FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
     {
         info.name: info
@@ -223,28 +219,12 @@ def _is_at_work(software: str, job: Job) -> bool:
     return any(name.endswith(software) for name in job.facts.software)  # pytorch_lightning is lightning, too
 
 
-def export_report(advice: Advice, job: Job, history: JobHistory) -> str:
-    """Return the answer and everything that was measured as one HTML page that opens without a network."""
-    return write_report(advice, job, _export_all(advice, job), FORMATS, history)
-
-
-def _export_all(advice: Advice, job: Job) -> list[Exported]:
-    files = []
-    for info in list_at_work(job):
-        with suppress(ExportError):  # no parameter servers in what was advised
-            files.append(export(advice, job, info.name))
-    carried = set(advice.changes)
-    return [file for file in files if not carried or file.format == "json" or carried & set(file.provenance)]
-
-
-def export_bundle(advice: Advice, job: Job) -> dict[str, bytes]:
-    """Return the files of the export by name, for each default target, and two that explain them to people.
-
-    Files of libraries that the training does not use are left out, and those that carry none of the changes;
-    `export` writes them when asked.
-    """
-    files = _export_all(advice, job)
-    return {file.filename: file.data for file in files} | {
-        "SUMMARY.txt": write_summary(advice, job, files, FORMATS, list_own_lines(advice, job)).encode(),
-        "report.html": write_report(advice, job, files, FORMATS).encode(),
-    }
+def list_bundled(job: Job) -> tuple[FormatInfo, ...]:
+    """Return what a bundle holds: the strategy, what starts the job's command, and what its framework loads."""
+    return tuple(
+        info
+        for info in list_at_work(job)
+        if info.name in _IN_EVERY_BUNDLE
+        or (info.software and info.software != _NCCL)
+        or (info.name.startswith(_PADDLE) and job.spec.workload.kind is not WorkloadKind.PYTORCH)
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.exporters import export_bundle
+from advisor.exporters import export, list_at_work
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
@@ -51,7 +51,8 @@ def run(command: tuple[str, ...], folder: Path, environment: Mapping[str, str]) 
 
 def write_files(advise: Advise, changes: Mapping[str, Value], folder: Path, *command: str) -> None:
     advice, job = advise(changes, command=command, working_dir=str(folder))
-    for name, content in export_bundle(advice, job).items():
+    for info in list_at_work(job):
+        name, content = info.filename, export(advice, job, info.name).data
         (folder / name).write_bytes(content)
 
 

@@ -50,6 +50,7 @@ def conclude(
         screen.tell(f"Files written: {', '.join(files) or 'none'}")
     else:
         use = describe_use(advice, job, directory, is_written=bool(files))
+        use = replace(use, page=next((file for file in files if file.endswith(".html")), ""))
         if state is not None:
             use = replace(use, before=pointing_at(state), tune=tuning_words(state))
         screen.show(render_advice(advice, job.spec.name or job.id, files, screen.verbose, use))

@@ -9,11 +9,11 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
+from advisor.answers.wording import spell_clock, spell_duration
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.screen import Screen
 from advisor.cli.views.progress import describe_progress, describe_stage, list_troubles
-from advisor.cli.views.wording import spell_clock, spell_duration
 from advisor.client import ApiProblem, Client, ServerUnreachable
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.trials import JobHistory

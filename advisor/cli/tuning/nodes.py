@@ -139,7 +139,7 @@ def settle_nodes(
 
 def describe_nodes(nodes: Nodes, environment: Mapping[str, str]) -> list[str]:
     """Return what was read from where, a line each."""
-    from advisor.cli.views.wording import spell_duration
+    from advisor.answers.wording import spell_duration
     from advisor.here.join import read_secret
 
     place, read = nodes.place, nodes.place.sources

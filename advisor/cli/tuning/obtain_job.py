@@ -3,11 +3,11 @@
 import uuid
 from pathlib import Path
 
+from advisor.answers.wording import spell_duration
 from advisor.cli.connection import resolve_job, unfinished_jobs
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
-from advisor.cli.views.wording import spell_duration
 from advisor.client import ApiProblem, Client
 from advisor.local.record import tuning_words
 from advisor.protocol.answers.advice import CONTINUE_S, Action

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from advisor.answers.bundle import export_bundle
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.exporters import FORMATS, export_bundle
+from advisor.exporters import FORMATS
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 
@@ -52,7 +53,7 @@ def _try_to_write(directory: Path) -> str:
 
 
 def write_bundle(advice: Advice, job: Job, directory: Path) -> list[Path]:
-    """Write the advised strategy in every format, and a summary; returns the paths.
+    """Write what the job's own training loads, and a report; returns the paths.
 
     The exporters are pure functions of advice and job, so the files are made here and not asked for one by one.
     Raises `CommandFailed` where the directory cannot be written, or holds files of these names that are not ours.

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from advisor.answers.bundle import export_bundle, export_report
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
-from advisor.exporters import export_bundle, export_report
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value

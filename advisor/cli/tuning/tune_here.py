@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from advisor.answers.wording import spell_duration
 from advisor.cli.exits import Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.page_link import address_page
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.tuning.preflight import check_here, warn_of_nodes
-from advisor.cli.views.wording import spell_duration
 from advisor.data_dir import data_dir_of
 from advisor.local.agents import AgentPlace, HeldAgents, held_agents, places_here
 from advisor.local.record import measuring_turn, pointing_at

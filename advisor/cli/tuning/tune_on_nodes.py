@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from advisor.answers.wording import spell_duration
 from advisor.cli.exits import CommandFailed, Exit, exit_code_of
 from advisor.cli.interrupts import interruptible
 from advisor.cli.screen import Screen
@@ -16,7 +17,6 @@ from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.tuning.nodes import Missing, Nodes
 from advisor.cli.tuning.preflight import check_here
 from advisor.cli.tuning.tune_here import announce, say_farewell
-from advisor.cli.views.wording import spell_duration
 from advisor.data_dir import make_private
 from advisor.here.attending import attending
 from advisor.here.environments import Place, reset_added, spread

@@ -6,9 +6,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from advisor.cli.views.first_screen import Use
+from advisor.answers.answer import Use
+from advisor.answers.own_words import list_own_lines
 from advisor.exporters import ExportError, export
-from advisor.exporters.own_words import list_own_lines
 from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.training.workload import WorkloadKind

@@ -1,9 +1,5 @@
-"""The advice on one screen: the result, why, what to change, how to use it, what to watch, what it cost.
+"""The answer on one screen of 80 columns and at most 20 lines: result, what to do, a step, what is left, cost."""
 
-A pure function of the advice. Everything that is left out here is in `advice_view`.
-"""
-
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,128 +9,163 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_value
-from advisor.exporters.own_words import OwnLine
-from advisor.protocol.answers.advice import Action, Advice, RungAdvice, Verdict, continue_command
-from advisor.protocol.answers.moods import say_moods
-from advisor.protocol.answers.why import say_rest, say_saving, say_why
-from advisor.protocol.gains import (
-    NOISY,
-    Quality,
-    say_launch_noise,
-    spell_bound,
-    spell_fraction,
-    spell_likely,
-    spell_range,
-)
-from advisor.protocol.kinds import Effect
+from advisor.answers.answer import Answer
+from advisor.answers.step import Step, spell_ms
+from advisor.answers.wording import spell_rate
+from advisor.protocol.answers.advice import Verdict
 
 _LABEL_COLUMNS = 7
-_WATCHED = 2
-_TOO_WIDE = 2.5
-"""The ends of an interval this many times apart: more time would make it worth more."""
+_COLUMNS = 80
+_MOST_LINES = 20
+_LINES_TOLD = 3
+_CAREFUL_TOLD = 2
+_BAR_COLUMNS = 48
+_GLYPHS = "█▓▒░"
+_COLOURS = ("magenta", "cyan", "blue", "default")
 
 
-@dataclass(frozen=True)
-class Use:
-    """How the strategy is put in place, as it is typed in this folder."""
-
-    command: str = ""
-    """To paste; empty where nothing is to change."""
-    note: str = ""
-    """What the command carries and asks for."""
-    lines: tuple[OwnLine, ...] = ()
-    """What to write in place of it."""
-    program: str = "advisor"
-    """How `advisor` itself is typed."""
-    tune: str = "tune"
-    """The words after it that measure the job: `ray tune --nodes 2 --state DIR`."""
-    before: str = ""
-    """What stands before other commands where they do not find the job by themselves."""
-
-    def describe(self) -> str:
-        """The command with what it carries, as one line."""
-        return f"{self.command}   ({self.note})" if self.command else self.note
-
-    def say_what_to_do(self, advice: Advice) -> str:
-        """The advice's sentence, with the command that this job goes on by."""
-        own = continue_command(advice.job_id, advice.continue_s, f"{self.program} {self.tune}")
-        return advice.what_to_do.replace(continue_command(advice.job_id, advice.continue_s), own)
+def render_first_screen(answer: Answer) -> RenderableType:
+    """Return the answer, with blank lines between its parts where it is short enough for them."""
+    style = {Verdict.CHANGE: "bold green", Verdict.UNDECIDED: "bold yellow"}.get(answer.verdict, "bold")
+    result = Text(answer.result, style=style)
+    if answer.certainty:
+        is_long = _LABEL_COLUMNS + 1 + len(answer.result) + 2 + len(answer.certainty) + 2 > _COLUMNS
+        result.append(f"{chr(10) if is_long else '  '}({answer.certainty})", style="default not bold")
+    lead: list[RenderableType] = [_row("FIRST", Text(answer.first, style="bold red"))] if answer.first else []
+    lead.append(_row("RESULT", result))
+    if answer.moods:
+        lead.append(_row("MOODS", Text(answer.moods, style="yellow")))
+    if answer.careful:
+        untold = len(answer.careful) - _CAREFUL_TOLD
+        more = f" ({untold} more under -v)" if untold > 0 else ""
+        lead.append(_row("CAREFUL", Text(" ".join(answer.careful[:_CAREFUL_TOLD]) + more)))
+    tail: list[RenderableType] = [_row("LEFT", Text(answer.left))] if answer.left else []
+    tail.append(_row("COST", Text(answer.cost)))
+    tail += [
+        _Pasted("MORE" if not at else "", *told) for at, told in enumerate((*answer.offers, answer.more))
+    ]
+    return _Screen((lead, _draw_rates(answer), _list_what_to_do(answer), _draw_step(answer), tail))
 
 
-def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableType:
-    """Return the answer as about 25 lines."""
-    use = use or Use()
-    style = {Verdict.CHANGE: "bold green", Verdict.UNDECIDED: "bold yellow"}.get(advice.verdict, "bold")
-    result = Text(say_result(advice), style=style)
-    if noise := _say_noise(advice):
-        result.append(f"\n{noise}", style="yellow")
-    rows: list[tuple[str, RenderableType] | None] = [("RESULT", result)]
-    if told := say_moods(advice.moods):
-        rows.append(("MOODS", Text(told, style="yellow")))
-    if advice.first:
-        rows = [("FIRST", Text(advice.first, style="bold red")), None, *rows]
-    if why := say_why(advice):
-        rows += [None, ("WHY", Text(why))]
-    if advice.changes:
-        rows += [None, ("CHANGE", _tabulate_changes(advice))]
-    rows.append(None)
-    parts: list[RenderableType] = [Text(""), _Trimmed(_label(rows))]
-    rows = []
-    told = use.describe()
-    if advice.verdict is Verdict.CHANGE:
-        if told:
-            parts += [_Command("USE IT", use.command, use.note)]
-        if use.lines:
-            rows.append(("OR SET", _tabulate_lines(use.lines, len(advice.changes))))
-    elif told:
-        rows.append(("FILES", Text(told)))
-    if advice.verdict is not Verdict.CHANGE and advice.action is Action.CONTINUE:
-        command = continue_command(advice.job_id, advice.continue_s, f"{use.program} {use.tune}")
-        where = "on every node, as before; " if use.tune.startswith("tune --here") else ""
-        parts += [_Command("TO DO", command, f"{where}goes on where it stood")]
-    elif to_do := _say_what_to_do(advice):
-        rows.append(("TO DO", Text(to_do, style="bold")))
-    rows.append(None)
-    if watch := _list_watched(advice):
-        rows.append(("WATCH", Text("\n".join(watch))))
-    rows.append(("COST", Text(_say_cost(advice))))
-    rows.append(("MORE", _list_more(advice, use.before + use.program)))
-    return Group(*parts, _Trimmed(_label(rows)))
+def _draw_rates(answer: Answer) -> list[RenderableType]:
+    """Two bars on one axis; a single rate needs none."""
+    if len(answer.rates) < 2:
+        return []
+    longest = max(rate for _, rate in answer.rates) or 1.0
+    told = [spell_rate(rate) for _, rate in answer.rates]
+    rows: list[RenderableType] = []
+    for (name, rate), figure in zip(answer.rates, told, strict=True):
+        bar = Text.assemble(
+            f"{name:<7} {figure:>{max(map(len, told))}} ",
+            ("█" * max(1, round(rate / longest * _BAR_COLUMNS)), "dim" if not rows else "green"),
+            f" {answer.rate_unit}" if not rows else "",
+        )
+        rows.append(_row("", bar))
+    return rows
 
 
-def _label(rows: Sequence[tuple[str, RenderableType] | None]) -> Table:
+def _list_what_to_do(answer: Answer) -> list[RenderableType]:
+    rows: list[RenderableType] = []
+    if answer.verdict is Verdict.CHANGE:
+        for line in answer.lines[:_LINES_TOLD]:
+            note = ", ".join(filter(None, (line.where, line.saving and f"saves {line.saving} a step")))
+            rows.append(_Pasted("DO" if not rows else "", line.text, note))
+        label = "   or" if rows else "DO"
+        left = answer.open_changes if rows else 0
+        more = sum(1 for _ in answer.lines[_LINES_TOLD:])
+        if left or more:
+            label = "   all" if rows else label
+        if answer.command or answer.command_note:
+            rows.append(_Pasted(label, answer.command, answer.command_note))
+        if answer.exactness:
+            rows.append(_row("", Text(answer.exactness, style="dim")))
+    elif answer.command:
+        rows.append(_Pasted("TO DO", answer.command, answer.command_note))
+    if answer.to_do:
+        rows.append(_row("TO DO" if not answer.command else "", Text(answer.to_do)))
+    return rows
+
+
+def _draw_step(answer: Answer) -> list[RenderableType]:
+    """A bar of the step before and one of the step after, and which part is which."""
+    step = answer.step
+    if step is None:
+        return [_row("STEP", Text(answer.bound))]
+    sides = [(step.before_s, [part.before_s for part in step.parts])]
+    if step.after_s is not None:
+        sides.append((step.after_s, [part.after_s or 0.0 for part in step.parts]))
+    longest = max(total for total, _ in sides)
+    totals = [f"{spell_ms(total)} ms" for total, _ in sides]
+    rows: list[RenderableType] = []
+    for (_, parts), total in zip(sides, totals, strict=True):
+        bar = Text(f"{total:>{max(map(len, totals))}} ")
+        # Ends are rounded, not lengths: the parts of a bar then add up to the bar.
+        ends = [round(sum(parts[: at + 1]) / longest * _BAR_COLUMNS) for at in range(len(parts))]
+        for at, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            bar.append(_GLYPHS[at % len(_GLYPHS)] * (end - start), style=_COLOURS[at % len(_COLOURS)])
+        rows.append(_row("STEP" if not rows else "", bar))
+    return [*rows, _row("", _name_parts(step)), *(_row("", Text(note, style="dim")) for note in step.notes)]
+
+
+def _name_parts(step: Step) -> Text:
+    told = Text()
+    for at, part in enumerate(step.parts):
+        told.append("  " if at else "")
+        told.append(_GLYPHS[at % len(_GLYPHS)], style=_COLOURS[at % len(_COLOURS)])
+        told.append(f" {part.name}")
+        if at < len(step.parts) - 1:  # the last is all the others, which its bar tells
+            after = f"→{spell_ms(part.after_s)}" if part.after_s is not None else ""
+            told.append(f" {spell_ms(part.before_s)}{after}")
+    return told
+
+
+def _row(label: str, told: RenderableType) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=_LABEL_COLUMNS, no_wrap=True)
     grid.add_column(overflow="fold")
-    for row in rows:
-        if row is None:
-            grid.add_row("", "")
-        else:
-            grid.add_row(Text(row[0], style="bold"), row[1])
-    return grid
+    grid.add_row(Text(label, style="bold"), told)
+    return _Trimmed(grid)
+
+
+class _Screen:
+    """Groups of rows, apart from one another as long as all of it is one screen."""
+
+    def __init__(self, groups: Sequence[Sequence[RenderableType]]) -> None:
+        self._groups = [group for group in groups if group]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = sum(
+            len(console.render_lines(row, options, pad=False)) for group in self._groups for row in group
+        )
+        is_loose = 1 + lines + len(self._groups) - 1 <= _MOST_LINES
+        for at, group in enumerate(self._groups):
+            if not at or is_loose:
+                yield Text("")
+            yield Group(*group)
 
 
 @dataclass(frozen=True)
-class _Command:
-    """A command in one line, however narrow the terminal: what is pasted must hold no line break of ours."""
+class _Pasted:
+    """Words to paste in one line, however narrow the terminal: what is pasted must hold no line break of ours."""
 
     label: str
-    command: str
+    words: str
     note: str
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        if not self.command:
-            yield _Trimmed(_label([(self.label, Text(self.note))]))
+        if not self.words:
+            yield _row(self.label, Text(self.note))
             return
-        line = f"{self.label.ljust(_LABEL_COLUMNS)} {self.command}"
+        line = f"{self.label.ljust(_LABEL_COLUMNS)} {self.words}"
         yield Segment(line, Style(bold=True))
-        if len(line) + len(self.note) + 5 <= options.max_width:
-            yield Segment(f"   ({self.note})")
+        if not self.note:
             yield Segment.line()
-            return
-        yield Segment.line()
-        yield _Trimmed(_label([("", Text(self.note))]))
+        elif len(line) + len(self.note) + 2 <= options.max_width:
+            yield Segment(f"  {self.note}", Style(dim=True))
+            yield Segment.line()
+        else:
+            yield Segment.line()
+            yield _row("", Text(self.note, style="dim"))
 
 
 class _Trimmed:
@@ -151,138 +182,3 @@ class _Trimmed:
                 line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
             yield from line
             yield Segment.line()
-
-
-def say_result(advice: Advice) -> str:
-    """Return the result in one line: what is sure first, then the likeliest, then the rates."""
-    gain = advice.gain
-    if advice.verdict is not Verdict.CHANGE or gain is None:
-        return f"{advice.headline[:1].lower()}{advice.headline[1:]}"
-    figures = (gain.ratio, gain.low, gain.high)
-    bound = spell_bound(*figures)
-    if gain.quality is not Quality.KNOWN:
-        rate = spell_rate(advice.baseline_samples_per_s)
-        return f"{gain.describe()}: more minutes tell (your settings: {rate} {advice.rate_unit})"
-    likely = f"{bound}, most likely {spell_likely(*figures)}" if bound else spell_likely(*figures)
-    rates = (
-        f"{spell_rate(advice.baseline_samples_per_s)} → {spell_rate(advice.strategy_samples_per_s)} "
-        f"{advice.rate_unit}"
-    )
-    doubt = "; wide: more minutes narrow it" if gain.high > _TOO_WIDE * gain.low else ""
-    return f"{likely}: {rates} (95 % CI {spell_range(*figures)}{doubt})"
-
-
-def _say_noise(advice: Advice) -> str:
-    """How far the baseline's launches were apart, where a gain of the size told could hide in that."""
-    noise = advice.launch_noise
-    if noise is None or noise < NOISY:
-        return ""
-    if advice.verdict is Verdict.CHANGE and advice.gain is not None and math.log(advice.gain.low) > 2 * noise:
-        return ""
-    return f"{say_launch_noise(noise)}: a quieter machine or more minutes show smaller gains."
-
-
-def _tabulate_lines(lines: tuple[OwnLine, ...], changes: int) -> RenderableType:
-    """The lines that do the same by hand, each with its place."""
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(overflow="fold")
-    grid.add_column(overflow="fold")
-    for line in lines:
-        grid.add_row(Text(line.text, style="bold"), Text(line.where, style="dim"))
-    if left := changes - sum(len(line.knobs) for line in lines):
-        return Group(
-            grid,
-            Text(
-                f"{left} of {changes} changes need{'s' if left == 1 else ''} more than a line: use the command.",
-                style="dim",
-            ),
-        )
-    return grid
-
-
-def _say_what_to_do(advice: Advice) -> str:
-    """The one line that says what to do; a change has its command above it, and only a reservation here."""
-    if advice.verdict is Verdict.CHANGE:
-        inexact = [name for name in advice.changes if advice.catalogue[name].effect is not Effect.EXACT]
-        return "Compare the accuracy of one full training before you rely on it." if inexact else ""
-    return advice.what_to_do
-
-
-def _tabulate_changes(advice: Advice) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("", overflow="fold")
-    table.add_column("yours", overflow="fold")
-    table.add_column("use", overflow="fold")
-    table.add_column("saves a step", overflow="fold")
-    reasons = {reason.knob: reason for reason in advice.reasons}
-    savings: dict[tuple[float, float, float], str] = {}
-    for knob, after in advice.changes.items():
-        reason = reasons.get(knob)
-        before = reason.before if reason else advice.baseline.get(knob, "")
-        name = advice.catalogue.spell_name(knob, advice.software)
-        saving = say_saving(reason) or "not known alone"
-        if reason and (effect := reason.effect) is not None:
-            # Knobs that only go back together have one saving, which is not to be added up.
-            first = savings.setdefault((effect.saved_s, effect.low_s, effect.high_s), name)
-            saving = saving if first == name else f"that, with {first}"
-        table.add_row(Text(name, style="bold"), spell_value(knob, before), spell_value(knob, after), saving)
-    parts: list[RenderableType] = [table]
-    if rest := say_rest(advice):
-        parts.append(Text(rest, style="dim"))
-    parts.append(Text(_say_effects(advice), style="dim"))
-    fleet = [knob for knob in advice.changes if advice.catalogue.spell_name(knob, advice.software) != knob]
-    if fleet:
-        told = "name" if len(fleet) == 1 else "names, in this order"
-        parts.append(Text(f"PaddlePaddle Fleet's {told}: {', '.join(fleet)}.", style="dim"))
-    return Group(*parts)
-
-
-def _say_effects(advice: Advice) -> str:
-    inexact = {
-        name: effect
-        for name in advice.changes
-        if (effect := advice.catalogue[name].effect) is not Effect.EXACT
-    }
-    if advice.certificate:
-        return advice.certificate
-    if not inexact:
-        return "All keep the mathematics exact."
-    return " ".join(
-        f"{advice.catalogue.spell_name(name, advice.software)} {EFFECT_WORDS[effect]}."
-        for name, effect in inexact.items()
-    )
-
-
-def _list_watched(advice: Advice) -> list[str]:
-    """What no knob mends, each said once; what would stop a training comes first, and all of it."""
-    sentences = list(dict.fromkeys(flag.sentence for flag in advice.diagnosis.flags))
-    return [*advice.watch, *sentences[:_WATCHED]]
-
-
-def _say_cost(advice: Advice) -> str:
-    cost = advice.cost
-    parts = [spell_duration(cost.wall_s)]
-    if cost.pays_back_after_s is not None:
-        parts.append(f"pays back after {spell_duration(cost.pays_back_after_s)} of training")
-    elif advice.smallest_gain is not None and advice.action is not Action.CHECK_ACCURACY:
-        parts.append(f"enough to find gains from {spell_fraction(advice.smallest_gain)} on")
-    return " · ".join(parts)
-
-
-def _list_more(advice: Advice, program: str) -> RenderableType:
-    lines = [_say_rung(rung) for rung in advice.list_offers()]
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for command, meaning in [
-        *lines,
-        (f"{program} advice {advice.job_id} -v", "everything that was measured"),
-    ]:
-        grid.add_row(command, Text(meaning, style="dim"))
-    return grid
-
-
-def _say_rung(rung: RungAdvice) -> tuple[str, str]:
-    gain = rung.gain
-    told = spell_likely(gain.ratio, gain.low, gain.high) if gain else ""
-    return f"--allow {rung.effect}", f"measured {told}, but {EFFECT_WORDS[rung.effect]}"

@@ -1,6 +1,6 @@
 """What a job would do, as lines of text."""
 
-from advisor.cli.views.wording import spell_duration, spell_value
+from advisor.answers.wording import spell_duration, spell_value
 from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
 from advisor.protocol.gains import spell_fraction
 

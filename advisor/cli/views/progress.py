@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from statistics import fmean, stdev
 
-from advisor.cli.views.wording import count, spell_clock, spell_rate
+from advisor.answers.wording import count, spell_clock, spell_rate
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.gains import spell_share
 from advisor.protocol.measured.estimates import rate_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from advisor.cli.views.wording import EFFECT_WORDS
+from advisor.answers.wording import EFFECT_WORDS
 from advisor.protocol.answers.forecast import SetupForecast
 from advisor.protocol.gains import spell_share
 from advisor.protocol.kinds import Effect

@@ -2,8 +2,9 @@
 
 from datetime import datetime
 
+from advisor.answers.bundle import export_bundle, export_report
 from advisor.errors import AdviceNotReady, InvalidRequest, NoForecast, UnknownFormat
-from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export, export_bundle, export_report
+from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export
 from advisor.protocol.answers.advice import Advice, ParetoPoint
 from advisor.protocol.answers.forecast import Forecast, WhatIf
 from advisor.protocol.near_names import find_nearest
@@ -88,7 +89,7 @@ def export_strategy(work: UnitOfWork, job_id: str, format: str, target: str | No
 
 
 def bundle_strategy(work: UnitOfWork, job_id: str) -> dict[str, bytes]:
-    """Return the files of a job's advised strategy by name, with a summary and a report.
+    """Return the files of a job's advised strategy by name, with a report.
 
     Raises JobNotFound and AdviceNotReady.
     """

@@ -103,7 +103,7 @@ def test_slow_link_makes_communication_knobs_worth_having(tmp_path: Path) -> Non
     # Nobody may take it for what the real network brings.
     assert "a testbed on one machine, links shaped to 200mbit" in advice["headline"]
     assert "a testbed on one machine" in advice["cluster"]
-    assert "a testbed on one machine" in (tmp_path / "advice" / "SUMMARY.txt").read_text()
+    assert "a testbed on one machine" in (tmp_path / "advice" / "report.html").read_text()
     assert not processes_of(tmp_path)
 
 

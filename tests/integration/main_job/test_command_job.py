@@ -39,7 +39,6 @@ def test_a_numpy_training_is_tuned_by_its_command_line(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "advice").iterdir()} == {
         "strategy.json",
         "run.sh",
-        "SUMMARY.txt",
         "report.html",
     }
     trained = subprocess.run(

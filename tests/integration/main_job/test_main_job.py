@@ -87,7 +87,7 @@ def test_interrupted_tune_leaves_nothing_running_and_resumes_to_advice_and_leave
         assert advice["gain"]["low"] > 1
         assert advice["gain"]["sessions"] >= 2
     assert advice["baseline_samples_per_s"] > 0
-    assert {"strategy.json", "SUMMARY.txt"} <= {path.name for path in (workplace / "advice").iterdir()}
+    assert {"strategy.json", "report.html"} <= {path.name for path in (workplace / "advice").iterdir()}
     assert (workplace / "out" / "checkpoint.pt").read_text() == "precious"
     assert not (workplace / "out" / "log.txt").exists()
     assert not processes_of(tmp_path / "data")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from advisor.cli.views.advice_view import format_advice
-from advisor.protocol.answers.advice import Advice, Interval
+from advisor.protocol.answers.advice import Advice, DroppedKnob
 from tests.samples.evidence import make_findings, make_pareto, make_taken_back
 
 from .advices import a_change, a_keep, unconfirmed, undecided
@@ -34,18 +34,16 @@ def words_of(advice: Advice) -> str:
     return " ".join(format_advice(advice, 120, verbose=True).split())
 
 
-def test_change_tells_both_rates_and_what_a_sample_is() -> None:
+def test_the_rate_of_the_script_as_it_stands_is_told() -> None:
     text = words_of(a_change())
-    assert "Your settings: 1 586 samples/s. With the changes below: 1 719 samples/s." in text
-    assert "A sample is one training example" in text
-    assert "between +5.9 % and +10.7 % with 95 % confidence" in text
+    assert "Your settings: 1 586 samples/s." in text
 
 
 def test_steps_are_told_where_nothing_tells_samples() -> None:
     counted = a_change().model_copy(update={"rate_unit": "steps/s"})
     text = words_of(counted)
-    assert "Your settings: 1 586 steps/s. With the changes below: 1 719 steps/s." in text
-    assert "Nothing tells how many samples a step has (--samples-per-step does), so steps are counted" in text
+    assert "Your settings: 1 586 steps/s." in text
+    assert "Nothing tells how many samples a step has (--samples-per-step does): steps are counted." in text
     assert "samples/s" not in text
 
 
@@ -54,7 +52,6 @@ def test_change_names_every_changed_knob_with_values_and_reason() -> None:
     assert "bucket size 32 MB → 8 MB Smaller buckets start" in text
     assert "fuse_grad_size_in_MB" in text, "Fleet's name stands below"
     assert "one allreduce at a time on → off Lets the two overlap at all. sync_nccl_allreduce" in text
-    assert "In force: DDP's log" in text
 
 
 def test_changed_knob_without_a_reason_is_not_hidden() -> None:
@@ -70,13 +67,12 @@ def test_phases_show_both_sides_and_the_difference() -> None:
 
 def test_higher_rung_stands_apart_with_its_caveat_and_the_way_to_allow_it() -> None:
     text = words_of(a_change())
-    verdict, _, ladder = text.partition("What riskier settings measured (not part of the result above)")
+    verdict, _, ladder = text.partition("What riskier settings measured")
     assert "1.42x" not in verdict
     assert (
-        "numeric (changes rounding): at least 1.38x faster, most likely 1.42x (95 % CI 1.38x … 1.46x)"
+        "--allow numeric (changes rounding): at least 1.38x faster, most likely 1.42x (95 % CI 1.38x …"
         in ladder
     )
-    assert "But: A short trial cannot see" in ladder
     assert "--allow numeric" in ladder
 
 
@@ -97,19 +93,10 @@ def test_rung_without_a_candidate_is_one_sentence() -> None:
     assert "your settings But" not in text
 
 
-def test_interval_that_says_nothing_is_not_dressed_up_as_figures() -> None:
-    wide = Interval(ratio=1.1, low=0.0, high=466_212.0, rounds=2, sessions=1)
-    text = words_of(undecided().model_copy(update={"gain": wide}))
-    assert "2 interleaved rounds in 1 launch were too few to tell anything" in text
-    assert "46621" not in text
-
-
 def test_keep_is_neutral_and_promises_nothing() -> None:
     text = words_of(a_keep())
     assert "Keep your settings: the strategy that looked best, num_threads 2, brings less than 2 %" in text
-    assert "between −0.9 % and +1.7 %" in text
     assert "What to change" not in text
-    assert "With the changes below" not in text
     assert "Paid back" not in text
     for word in ("fail", "unfortunately", "sorry", "error"):
         assert word not in text.lower()
@@ -121,16 +108,25 @@ def test_unconfirmed_says_that_nothing_is_promised() -> None:
     assert "exposed communication not measured" in text
 
 
-def test_every_dropped_knob_and_every_provenance_is_there() -> None:
-    assert "amp, dgc: Not varied yet." in words_of(a_change())
-    assert "exported as it was, not timed:" in words_of(a_change())
+def test_settings_that_were_not_searched_are_grouped_by_reason() -> None:
+    change = a_change()
+    assert "amp, dgc: Not varied yet." in words_of(change)
+    many = tuple(
+        DroppedKnob(
+            knob=f"knob_{at}", reason=f"Reason {at // 9}, which takes the better part of a line to tell."
+        )
+        for at in range(90)
+    )
+    told = change.model_copy(update={"dropped": many})
+    assert "9 settings: Reason 0" in words_of(told)
+    assert "45 settings for 5 other reasons" in words_of(told)
+    assert "knob_1" not in words_of(told)
+    assert len(format_advice(told, 80, verbose=True).splitlines()) <= 60
 
 
 def test_what_to_do_leads_the_next_steps() -> None:
     _, _, steps = words_of(undecided()).partition("What to do next")
-    assert steps.startswith(
-        " · Continue, nothing measured is lost: `advisor tune --continue job-1 --minutes 10`"
-    )
+    assert steps.startswith(" · advisor tune --continue job-1 --minutes 10")
 
 
 def test_markup_in_a_sentence_is_printed_as_it_stands() -> None:
@@ -159,7 +155,7 @@ def test_evidence_fits_the_width(width: int) -> None:
 
 def test_evidence_tells_what_was_taken_back_once_and_why_the_search_ended() -> None:
     text = words_of(with_evidence())
-    assert text.count("Tried and taken back: num_iteration_per_drop_scope 30 brought +0.1 %") == 1
+    assert text.count("garbage collected every: no difference shown, left as you have it.") == 1
     assert "Why the search ended: All 24 search trials of the budget are spent." in text
 
 
@@ -170,16 +166,7 @@ def test_stalls_are_a_row_so_that_the_breakdown_adds_up_to_the_mean_step() -> No
     assert "stalls" not in words_of(a_change())
 
 
-def test_findings_name_the_knobs_they_rule_in_and_out() -> None:
+def test_findings_tell_their_share_and_scaling_stands_beside_them() -> None:
     text = words_of(with_evidence())
     assert "communication, 15 % of the step, which it bounds: 24.2 of 161.3 ms" in text
-    assert "Searched: fuse_grad_size_in_MB, nccl_comm_num." in text
-    assert "Left out: loader_num_workers, loader_prefetch_factor." in text
     assert "85 % before, 98 % after." in text
-
-
-def test_speed_stands_beside_loss() -> None:
-    text = words_of(with_evidence())
-    assert "9 +23.1 % +0.031 ± 0.008 yes localsgd = on" in text
-    assert "7 +19.7 % not seen fp16_allreduce = on" in text
-    assert "10 +16.1 % same yes" in text

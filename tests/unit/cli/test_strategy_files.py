@@ -12,9 +12,11 @@ from .advices import a_change
 from .fake_server import FakeServer
 
 
-def test_bundle_holds_the_formats_and_a_summary(tmp_path: Path) -> None:
+def test_bundle_holds_what_the_training_loads_and_a_report(tmp_path: Path) -> None:
     written = write_bundle(a_change(), FakeServer().add_job("aaa1"), tmp_path / "new")
-    assert {"strategy.json", "run.sh", "SUMMARY.txt"} <= {path.name for path in written}
+    assert {path.name for path in written} == {
+        "strategy.json", "run.sh", "fleet_advisor_runtime.pyz", "report.html",
+    }  # fmt: skip
     assert os.access(tmp_path / "new" / "run.sh", os.X_OK)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.cli.views.wording import count, spell_changes, spell_duration, spell_rate, spell_value
+from advisor.answers.wording import count, spell_changes, spell_duration, spell_rate, spell_value
 from advisor.protocol.base import Value
 
 

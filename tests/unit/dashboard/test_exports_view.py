@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from starlette.testclient import TestClient
 
+from advisor.answers.bundle import export_bundle
 from advisor.dashboard.views.job.exports import pack_files, view_difference
-from advisor.exporters import export, export_bundle
+from advisor.exporters import export
 from tests.samples.job import make_finished_story
 from tests.samples.stored import NOW, Stories
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.exporters import ExportError, export, export_bundle
+from advisor.answers.bundle import export_bundle
+from advisor.exporters import ExportError, export
 from advisor.protocol.answers.advice import Provenance
 from advisor.protocol.training.workload import WorkloadKind
 
@@ -49,9 +50,9 @@ def test_what_the_program_reads_itself_stands_in_its_environment(advise, tmp_pat
 def test_a_bundle_holds_only_what_can_apply_the_strategy(advise) -> None:
     command = advise({"num_threads": 4}, command=("train", "${num_threads}"), kind=WorkloadKind.COMMAND)
     paddle = advise({"fuse_grad_size_in_MB": 4.0}, command=("python", "train.py"), kind=WorkloadKind.PADDLE)
-    assert set(export_bundle(*command)) == {"strategy.json", "run.sh", "SUMMARY.txt", "report.html"}
+    assert set(export_bundle(*command)) == {"strategy.json", "run.sh", "report.html"}
     assert set(export_bundle(*paddle)) == {
-        "strategy.json", "strategy.prototxt", "paddle_strategy.py", "SUMMARY.txt", "report.html",
+        "strategy.json", "strategy.prototxt", "paddle_strategy.py", "report.html",
     }  # fmt: skip
     with pytest.raises(
         ExportError, match="Format runtime cannot apply the strategy of a command workload: choose"

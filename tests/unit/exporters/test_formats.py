@@ -6,7 +6,8 @@ import re
 import pytest
 import yaml
 
-from advisor.exporters import FORMATS, ExportError, choose_format, export, export_bundle
+from advisor.answers.bundle import export_bundle
+from advisor.exporters import FORMATS, ExportError, choose_format, export, list_at_work
 from advisor.exporters.formats import list_suitable
 from advisor.protocol.answers.advice import Interval, Verdict
 from advisor.protocol.answers.strategy_file import read_strategy_file
@@ -93,31 +94,25 @@ def test_a_target_for_a_format_without_versions_is_refused(advise) -> None:
         export(*advise({}), "env", "2.6.2")
 
 
-def test_a_bundle_holds_every_file_and_a_summary(advise) -> None:
+def test_a_bundle_of_a_plain_script_holds_what_starts_it_and_a_report(advise) -> None:
     bundle = export_bundle(*advise(CHANGES))
-    asked_for_only = {"paddle-transpiler", "timings"}
-    expected = {FORMATS[name].filename for name in SUITABLE if not FORMATS[name].software} - {
-        FORMATS[name].filename for name in asked_for_only
-    }
-    assert set(bundle) == expected | {"SUMMARY.txt", "report.html"}
-    summary = bundle["SUMMARY.txt"].decode()
-    assert "bucket size (fuse_grad_size_in_MB): 25 -> 50 (timed through its PyTorch equivalent)" in summary
-    assert "num_threads helped." in summary
-    assert "  DDP(..., bucket_cap_mb_list=[1, 50])\n" in summary, "a line for who owns the script"
-    assert all(name in summary for name in expected)
+    assert set(bundle) == {"strategy.json", "run.sh", "fleet_advisor_runtime.pyz", "report.html"}
     report = bundle["report.html"].decode()
+    assert "<code>DDP(…, bucket_cap_mb_list=[1, 50])</code>" in report, "a line for who owns the script"
     assert "bucket size<br>" in report
     assert "fuse_grad_size_in_MB</code></span></td><td>25</td><td><strong>50</strong>" in report
     assert "num_threads helped." in report
     assert not re.search(r"(src|href)=|https?:", report), "a page that opens without a network"
-    assert summary.isascii()
+    assert set(export_bundle(*advise({}))) == {"strategy.json", "report.html"}, "nothing is advised"
 
 
 def test_a_hostile_name_stays_inside_the_comments(advise) -> None:
     hostile = "x\n}\nimport os; os.abort()\n\u2028rm -rf ~\r\x85#<script>`$(reboot)`"
-    bundle = export_bundle(*advise(CHANGES, name=hostile))
+    advice, job = advise(CHANGES, name=hostile)
+    bundle = export_bundle(advice, job)
+    bundle |= {info.filename: export(advice, job, info.name).data for info in list_at_work(job)}
     for filename, data in bundle.items():
-        if filename in {"strategy.json", "SUMMARY.txt", "fleet_advisor_runtime.pyz"}:
+        if filename in {"strategy.json", "fleet_advisor_runtime.pyz"}:
             continue
         content = data.decode()
         if filename == "report.html":
@@ -165,7 +160,6 @@ def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise)
         assert "Best strategy tried, not in this file: measured too roughly for a figure" in head
     file = read_strategy_file(export(undecided, job, "json").content)
     assert (file.verdict, file.changes) == (Verdict.UNDECIDED, {})
-    assert "Undecided: these files are the baseline" in export_bundle(undecided, job)["SUMMARY.txt"].decode()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from advisor.exporters import export, export_bundle
+from advisor.answers.bundle import export_bundle
+from advisor.exporters import export
 from advisor.exporters.formats import list_at_work
 from advisor.protocol.base import Value
 from advisor.protocol.training.workload import DdpFacts

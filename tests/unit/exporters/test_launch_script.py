@@ -6,8 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from advisor.exporters import export, export_bundle
-from advisor.exporters.own_words import list_own_lines
+from advisor.answers.bundle import export_bundle
+from advisor.answers.own_words import list_own_lines
+from advisor.exporters import export
 from advisor.protocol.nodes.cluster import Cluster, Node
 
 HOSTILE = ("it's", "$(touch pwned)", "`id`", "a b", 'say "hi"', "line\nbreak", "é", "*", "--x=;reboot", "")

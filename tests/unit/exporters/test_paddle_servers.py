@@ -2,8 +2,9 @@
 
 import pytest
 
+from advisor.answers.bundle import export_bundle
 from advisor.exporters import ExportError, export
-from advisor.exporters.formats import choose_format, export_bundle, list_suitable
+from advisor.exporters.formats import choose_format, list_suitable
 from advisor.protocol.answers.advice import Provenance
 from advisor.protocol.training.parameter_servers import Mode, ParameterServers
 from advisor.protocol.training.workload import WorkloadKind

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from advisor.exporters import export, export_bundle
-from advisor.exporters.summary.difference import describe_difference
+from advisor.exporters import export, list_at_work
+from advisor.exporters.difference import describe_difference
 from advisor.protocol.answers.advice import Verdict
 
 CHANGES = {"fuse_grad_size_in_MB": 50.0, "NCCL_SOCKET_NTHREADS": 4}
@@ -35,7 +35,8 @@ def cluster(tmp_path: Path) -> Path:
 
 def test_sbatch_starts_run_sh_on_every_node(advise, cluster: Path) -> None:
     advice, job = advise(CHANGES, nodes=2, world_size=4, name="My job: no. 7", backend="nccl")
-    for name, content in export_bundle(advice, job).items():
+    for info in list_at_work(job):
+        name, content = info.filename, export(advice, job, info.name).data
         (cluster / name).write_bytes(content)
     text = (cluster / "train.sbatch").read_text()
     directives = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("#SBATCH")]

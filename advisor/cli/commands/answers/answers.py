@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from advisor.answers.bundle import export_report
 from advisor.cli.completions import complete_format
 from advisor.cli.connection import look_at, resolve_job
 from advisor.cli.exits import CommandFailed, Exit
@@ -18,10 +19,10 @@ from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import describe_advice, render_advice
 from advisor.client import ExportedFile
 from advisor.data_dir import data_dir_of
-from advisor.exporters import ExportError, export_report
+from advisor.exporters import ExportError
 from advisor.exporters import export as make_export
+from advisor.exporters.difference import describe_difference
 from advisor.exporters.formats import BUNDLE, FORMATS
-from advisor.exporters.summary.difference import describe_difference
 from advisor.local.record import tuning_words
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
@@ -52,7 +53,7 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help=f"What to write: bundle (every format, and a summary), {', '.join(FORMATS)}.",
+            help=f"What to write: bundle (what this training loads, and a report), {', '.join(FORMATS)}.",
             autocompletion=complete_format,
         ),
     ] = BUNDLE,

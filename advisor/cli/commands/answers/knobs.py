@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor import __version__
+from advisor.answers.wording import EFFECT_WORDS, spell_value
 from advisor.cli.completions import complete_knob
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
-from advisor.cli.views.wording import EFFECT_WORDS, spell_value
 from advisor.protocol.kinds import Effect, Switch
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
+from advisor.answers.wording import spell_bits, spell_changes, spell_rate
 from advisor.cli.commands.answers.server_figures import predict_from_figures
 from advisor.cli.connection import look_at, resolve_job
 from advisor.cli.options import JsonOption, MaybeJobArgument, screen_of
 from advisor.cli.views.setups_view import render_setups
-from advisor.cli.views.wording import spell_bits, spell_changes, spell_rate
 from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.gains import spell_gain, spell_share
 

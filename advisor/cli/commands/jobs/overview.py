@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from advisor.answers.wording import spell_changes, spell_duration, spell_rate
 from advisor.cli import connection
 from advisor.cli.connection import connect, look_at, look_up, resolve_job
 from advisor.cli.exits import exit_of_state
@@ -19,7 +20,6 @@ from advisor.cli.moments import read_moment
 from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
 from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.views.progress import STAGE_WORDS, describe_progress
-from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate
 from advisor.client import ApiProblem
 from advisor.protocol.answers.advice import Interval, Verdict
 from advisor.protocol.asked.jobs import Job, JobState

@@ -7,10 +7,10 @@ import typer
 from rich import box
 from rich.table import Table
 
+from advisor.answers.wording import spell_duration
 from advisor.cli.connection import connect
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
-from advisor.cli.views.wording import spell_duration
 from advisor.client import Client
 from advisor.protocol.views import AgentState, AgentView, Drain
 

@@ -5,7 +5,7 @@ import zipfile
 from collections.abc import Mapping
 
 from advisor.exporters import Exported
-from advisor.exporters.summary.difference import describe_difference
+from advisor.exporters.difference import describe_difference
 from advisor.protocol.answers.advice import Advice
 
 _TAGS = {"-": "del", "+": "ins", "!": "strong"}

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from html import escape
 
-from advisor.exporters.comments import describe_value
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
@@ -52,15 +51,6 @@ def list_ladder(advice: Advice) -> str:
     for rung in advice.list_rungs():
         told.append(f"--allow {rung.effect}: {rung.sentence} {rung.caveat}".rstrip())
     return list_sentences("What more would cost", told)
-
-
-def list_taken_back(advice: Advice) -> str:
-    """Return the knobs of the search's winner that were shown not to help."""
-    told = (
-        f"{reason.knob} {describe_value(reason.before)} → {describe_value(reason.after)}: {reason.sentence}"
-        for reason in advice.taken_back
-    )
-    return list_sentences("Tried and taken back", told)
 
 
 def list_sentences(title: str, sentences: Iterable[str]) -> str:

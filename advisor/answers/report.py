@@ -1,26 +1,32 @@
 """report.html: the answer on one page that opens anywhere, without a network; with a history, what was measured."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from html import escape
 from importlib.resources import files as package_files
 from string import Template
 
-from advisor.exporters.comments import describe_gain, describe_value
-from advisor.exporters.exported import Exported, FormatInfo
-from advisor.exporters.summary.measured import (
+from advisor.answers.answer import Answer, Use, make_answer
+from advisor.answers.measured import (
     draw_step,
     list_ladder,
     list_sentences,
-    list_taken_back,
     tabulate_tried,
 )
-from advisor.exporters.summary.text import KNOWN
+from advisor.answers.own_words import list_own_lines
+from advisor.exporters.comments import describe_gain, describe_value
+from advisor.exporters.exported import Exported
+from advisor.exporters.formats import FORMATS
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
-from advisor.protocol.answers.moods import say_moods
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.gains import End, Quality, spell_gain
 from advisor.protocol.measured.trials import JobHistory
 
+KNOWN = {
+    Provenance.MEASURED: "varied and timed as this very knob",
+    Provenance.TRANSLATED: "timed through its PyTorch equivalent",
+    Provenance.CARRIED: "a default or a rule of thumb, not timed",
+}
+"""What each provenance means."""
 _WIDTH, _HEIGHT, _MARGIN = 600, 70, 60
 
 
@@ -28,7 +34,6 @@ def write_report(
     advice: Advice,
     job: Job,
     files: Iterable[Exported],
-    formats: Mapping[str, FormatInfo],
     history: JobHistory | None = None,
 ) -> str:
     """Return the page; with `history`, every strategy that was tried. What a user or a job wrote is escaped."""
@@ -43,23 +48,26 @@ def write_report(
         "Date": f"{when:%Y-%m-%d %H:%M} UTC",
     }
     files = list(files)
+    answer = make_answer(advice, Use(lines=list_own_lines(advice, job)))
     starts = bool(advice.changes) and any(file.filename == "run.sh" for file in files)
-    template = package_files("advisor.exporters.summary").joinpath("report.html").read_text("utf-8")
+    template = package_files("advisor.answers").joinpath("report.html").read_text("utf-8")
     return Template(template).substitute(
         title=escape(f"{name}: the advised strategy"),
         about=escape(f"Fleet Advisor, job {job.id} · {name}"),
-        headline=escape(f"{advice.headline} {say_moods(advice.moods)}".strip()),
+        headline=escape(f"{answer.first} {advice.headline}".strip()),
+        careful="".join(f"<p>{escape(told)}</p>" for told in (answer.moods, *answer.careful) if told),
         what_to_do=escape(_say_what_to_do(advice, job, starts, stands_alone=history is not None)),
+        lines=_list_lines(answer),
         written_by="" if history is None else escape(f" (advisor export {job.id} writes them)"),
         interval=_draw_interval(advice.gain) if advice.gain and advice.changes else "",
         changes=_tabulate_changes(advice),
         diagnosis=escape(advice.diagnosis.sentence),
         step=draw_step(advice),
         ladder=list_ladder(advice),
-        taken_back=list_taken_back(advice),
+        left=list_sentences("Left as you have it", filter(None, (answer.left,))),
         tried=tabulate_tried(job, history) if history is not None else "",
         next_steps=list_sentences("What to do next", advice.next_steps),
-        files=_list_files(files, formats),
+        files=_list_files(files),
         facts="".join(
             f'<tr><th>{name}</th><td class="text">{escape(text)}</td></tr>'
             for name, text in facts.items()
@@ -76,6 +84,17 @@ def _say_what_to_do(advice: Advice, job: Job, starts: bool, stands_alone: bool) 
         f"advisor export {job.id} -o strategy && bash strategy/run.sh" if stands_alone else "bash run.sh"
     )
     return f"Start your training with: {started}"
+
+
+def _list_lines(answer: Answer) -> str:
+    """Return the lines for the user's own script or command; empty without any."""
+    told = (
+        f'<tr><td><code>{escape(line.text)}</code></td><td class="text">{escape(line.where)}</td>'
+        f'<td class="text">{escape(f"saves {line.saving} a step" if line.saving else "")}</td></tr>'
+        for line in answer.lines
+    )
+    rows = "".join(told)
+    return f'<h2>Or in your own script</h2><div class="wide"><table>{rows}</table></div>' if rows else ""
 
 
 def _draw_interval(gain: Interval) -> str:
@@ -120,7 +139,7 @@ def _tabulate_changes(advice: Advice) -> str:
     return f'<h2>What changes</h2><div class="wide"><table>{head}{rows}</table></div>'
 
 
-def _list_files(files: Iterable[Exported], formats: Mapping[str, FormatInfo]) -> str:
+def _list_files(files: Iterable[Exported]) -> str:
     rows = []
     for file in files:
         told = [*(f"not expressible: {knob}: {text}" for knob, text in file.unmapped.items()), *file.warnings]
@@ -128,6 +147,6 @@ def _list_files(files: Iterable[Exported], formats: Mapping[str, FormatInfo]) ->
         target = f" (for {escape(file.target)})" if file.target else ""
         rows.append(
             f"<tr><td><code>{escape(file.filename)}</code>{target}</td>"
-            f'<td class="text">{escape(formats[file.format].meaning)}{notes}</td></tr>'
+            f'<td class="text">{escape(FORMATS[file.format].meaning)}{notes}</td></tr>'
         )
     return f'<div class="wide"><table>{"".join(rows)}</table></div>'
