@@ -166,8 +166,8 @@ def _say_unmeasured(record: Record) -> str:
     reasons = [session.reason for session in record.sessions if session.reason]
     told = f" {reasons[-1]}" if reasons else ""
     return (
-        f"Not even the script as it stands was measured.{told} If all is well with it, raise the budget, or lower "
-        "measurement.min_steps."
+        f"Not even the script as it stands was measured.{told} If all is well with it, give the job more time "
+        "(--minutes), or tune where nothing else runs."
     )
 
 
