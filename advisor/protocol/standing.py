@@ -39,6 +39,8 @@ class Standing(Message):
     believes, the luck of a launch included."""
     chance: float | None = None
     """Probability that it is the best of the measured strategies; None once it is being confirmed."""
+    moods: tuple[float, ...] = ()
+    """The rates between which the script as it stands jumps, slow and fast, in samples per second; empty: one."""
 
     @property
     def is_confirmed(self) -> bool:

@@ -27,6 +27,7 @@ from advisor.tuning.decisions import (
 from advisor.tuning.history.breakoffs import list_break_offs, may_end_there
 from advisor.tuning.history.budget import UNTIMED, affords, limit_new_s, plan_verdict
 from advisor.tuning.history.launches import believe_luck
+from advisor.tuning.history.moods import find_mood_border, mean_rate_over
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.named import find_named, keep_named
 from advisor.tuning.search.search import SearchOver, next_strategies
@@ -96,7 +97,7 @@ def find_standing(state: SearchState) -> Standing | None:
         if trial is None or verdict.look is None:
             return None
         look, races = verdict.look, len(verdict.comparisons)
-        return _stand(trial, (look.mean, look.low, look.high), races, len(verdict.launches))
+        return _stand(record, trial, (look.mean, look.low, look.high), races, len(verdict.launches))
     if record.quick:
         return None
     leader = state.recommendation.chosen
@@ -106,15 +107,25 @@ def find_standing(state: SearchState) -> Standing | None:
     off = SURELY * math.hypot(leader.sd, believe_luck(record, leader.changes).spread)
     launches = len({block.session_id for block in record.usable_by_trial.get(trial.number, ())})
     spread = (leader.mean, leader.mean - off, leader.mean + off)
-    return _stand(trial, spread, leader.measurements, launches, leader.best)
+    return _stand(record, trial, spread, leader.measurements, launches, leader.best)
 
 
 def _stand(
-    trial: Trial, gain: tuple[float, float, float], races: int, launches: int, chance: float | None = None
+    record: Record,
+    trial: Trial,
+    gain: tuple[float, float, float],
+    races: int,
+    launches: int,
+    chance: float | None = None,
 ) -> Standing:
     ratio, low, high = map(math.exp, gain)
     found = SoFar(ratio=ratio, low=low, high=high, races=races, launches=launches)
-    return Standing(trial_number=trial.number, gain=found, chance=chance)
+    border = find_mood_border(record.spells)
+    rates = [
+        mean_rate_over([s for s in record.spells if s.is_slow(border) == slow])
+        for slow in ((True, False) if border is not None else ())
+    ]
+    return Standing(trial_number=trial.number, gain=found, chance=chance, moods=tuple(rates))
 
 
 _NEW_ARMS = 3

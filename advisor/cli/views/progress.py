@@ -95,7 +95,7 @@ def _describe_search(job: Job, history: JobHistory) -> str:
     searched = [trial for trial in history.trials if trial.purpose is Purpose.SEARCH]
     parts = [f"{len(searched)}/{job.spec.budget.max_trials}"]
     if job.standing is not None:
-        parts.append(f"best {job.standing.describe()}")
+        parts.append(f"best {job.standing.describe()}{_describe_moods(job)}")
     if given_up := sum(trial.outcome is Outcome.PRUNED for trial in searched):
         parts.append(f"{given_up} given up as slower")
     if uncertified := sum(trial.outcome is Outcome.UNCERTIFIED for trial in searched):
@@ -117,7 +117,18 @@ def _describe_trimming(_: Job, history: JobHistory) -> str:
 
 def _describe_confirmation(job: Job, _: JobHistory) -> str:
     best = job.standing
-    return best.gain.describe() if best is not None and best.is_confirmed else "a fresh launch"
+    return (
+        f"{best.gain.describe()}{_describe_moods(job)}"
+        if best is not None and best.is_confirmed
+        else "a fresh launch"
+    )
+
+
+def _describe_moods(job: Job) -> str:
+    """Why the gain moves: the script's own speed has several levels."""
+    if job.standing is None or not job.standing.moods:
+        return ""
+    return f" · yours at {' or '.join(map(spell_rate, job.standing.moods))} {job.rate_unit}"
 
 
 def _describe_spending(job: Job, history: JobHistory, now: datetime) -> str:

@@ -99,6 +99,9 @@ def test_line_tells_stage_trial_and_best() -> None:
     told = job().model_copy(update={"standing": best})
     line = describe_progress(told, history, START + timedelta(seconds=252))
     assert line == "4:12 · search 2/40 · best about +16.1 %, unconfirmed"
+    moody = told.model_copy(update={"standing": best.model_copy(update={"moods": (53.2, 246.0)})})
+    line = describe_progress(moody, history, START + timedelta(seconds=252))
+    assert line.endswith("best about +16.1 %, unconfirmed · yours at 53.2 or 246 samples/s")
 
 
 def test_line_tells_what_is_spent() -> None:

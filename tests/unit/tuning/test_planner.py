@@ -323,7 +323,7 @@ def test_a_job_fails_when_the_budget_does_not_hold_the_baseline() -> None:
     decision = quiet(seconds=1).run()
 
     assert isinstance(decision, Fail)
-    assert "raise the budget" in decision.because
+    assert "give the job more time (--minutes)" in decision.because
     assert "Not even the script as it stands was measured" in decision.because
 
 
