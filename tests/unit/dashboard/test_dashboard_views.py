@@ -10,11 +10,12 @@ from datetime import timedelta
 import pytest
 from starlette.testclient import TestClient
 
+from advisor.answers.own_words import list_own_lines
 from advisor.dashboard.views.chips import chip_for_job, chip_for_verdict
 from advisor.dashboard.views.evidence import judge_finding
 from advisor.dashboard.views.job.page import JobActions, Overview, list_actions, view_overview
 from advisor.dashboard.views.job.story import list_facts, list_failures, list_idle
-from advisor.dashboard.views.job.verdict import place_stage
+from advisor.dashboard.views.job.verdict import place_stage, view_verdict
 from advisor.dashboard.views.server.jobs import tell_gain, tell_gain_range, view_job_line, view_job_lines
 from advisor.dashboard.views.server.site import group_knobs, order_agents, view_log
 from advisor.dashboard.views.trials.page import view_trial_page
@@ -371,3 +372,12 @@ def test_stalls_are_part_of_the_breakdown() -> None:
         update={"phases_before": replace(FINISHED.advice.phases_before, stalls_s=0.0)}
     )
     assert "stalls" not in [row[0] for row in show(replace(FINISHED, advice=calm)).breakdown.table.rows]
+
+
+def test_the_answer_has_the_lines_for_the_users_own_script() -> None:
+    advice = FINISHED.advice
+    assert advice is not None
+    card = view_verdict(FINISHED.job, FINISHED.history, advice, FINISHED.job.created_at)
+    told = list_own_lines(advice, FINISHED.job)
+    assert told
+    assert {line.text for line in card.lines} == {line.text for line in told}

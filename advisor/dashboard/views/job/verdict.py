@@ -4,12 +4,13 @@ import shlex
 from dataclasses import dataclass
 from datetime import datetime
 
+from advisor.answers.answer import Line, Use, make_answer
+from advisor.answers.own_words import list_own_lines
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
 from advisor.dashboard.views.evidence import interval, likely
 from advisor.dashboard.views.server.jobs import count_search_trials
 from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
-from advisor.protocol.answers.moods import say_moods
 from advisor.protocol.answers.why import list_savings, say_why
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.gains import spell_bound
@@ -42,6 +43,8 @@ class VerdictCard:
     """Smaller words before the large text: `at least`."""
     chip: Chip | None = None
     """The verdict in a word, with its icon: colour alone says nothing."""
+    lines: tuple[Line, ...] = ()
+    """For the user's own script or command in place of the command below, largest saving first."""
     command: str = ""
     """What to paste: it uses the strategy, or gives the job more time; empty where nothing is to be done."""
     command_lead: str = ""
@@ -158,7 +161,8 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
         cost.append(("pays back after", f"{formats.duration(advice.cost.pays_back_after_s)} of training"))
     is_change = advice.verdict is Verdict.CHANGE
     why = (say_why(advice), *list_savings(advice)) if is_change else (advice.diagnosis.sentence,)
-    why = (say_moods(advice.moods), *why) if advice.moods else why
+    answer = make_answer(advice, Use(lines=list_own_lines(advice, job)))
+    why = tuple(filter(None, (answer.moods, *why)))
     tones = {Verdict.CHANGE: "good", Verdict.KEEP: "muted", Verdict.UNDECIDED: "caution"}
     lead, figure, told, sentence = _tell_figures(advice)
     command, command_lead = "", ""
@@ -179,6 +183,7 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
         label="Verdict",
         lead=lead,
         chip=chip_for_verdict(advice.verdict),
+        lines=answer.lines,
         command=command,
         command_lead=command_lead,
     )
