@@ -78,7 +78,9 @@ class Moods(Message):
     remedy: str = ""
     """What ends the slow mood, as it is set: `OMP_NUM_THREADS=1`, or a setting in words. Empty: not known."""
     remedy_races: int = 0
-    """Races with it beside the slow mood, in none of which it was slow; 0 where the remedy is likely, and not shown."""
+    """Races with it; 0 where the remedy is likely, and not shown."""
+    remedy_slow: int = 0
+    """Those of them that were slow all the same: one in ten at most."""
 
     @property
     def samples_per_s(self) -> float:
@@ -104,10 +106,12 @@ def say_moods(moods: Moods | None) -> str:
     if moods.cause_told:
         told += f": {moods.cause_told}"
     if moods.is_remedy_shown:
-        races = "the one race" if moods.remedy_races == 1 else f"{moods.remedy_races} races"
-        told += f"; {moods.remedy} ends it ({'not slow in' if moods.remedy_races == 1 else 'slow in none of'} {races})"
+        slow = moods.remedy_slow or "none"
+        told += f"; {moods.remedy} ends it (slow in {slow} of {moods.remedy_races} races)"
     elif moods.remedy:
         told += f"; {moods.remedy} is likely to end it"
+    elif moods.cause is MoodCause.OTHERS:
+        told += "; tune where nothing else runs"
     else:
         told += f"; pinning threads and cores may end it ({PIN})"
     return f"{told}.{_say_gains(moods)}"

@@ -31,6 +31,8 @@ _LEAST_STEPS = 10
 """Steps of a race in a mood from which its rate in it is told, and shows whether another arm was slow with it."""
 _NEARLY_ALL = 0.8
 """Share of a race in one mood from which its account of a step is that mood's."""
+_MOST_SLOW = 0.1
+"""Share of the races with a setting that may be slow all the same: neighbours hit anybody for a moment."""
 _SLOW_WITHOUT = 0.5
 """Share of the strategies without a setting that are slow with the baseline where the setting is what ends the mood."""
 
@@ -52,12 +54,14 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Remedy:
-    """A setting with which no race was slow."""
+    """A setting with which races are not slow."""
 
     name: str
     value: Value
     races: int
-    """Races with it beside the slow mood."""
+    """Races with it."""
+    slow: int
+    """Those in which it was slow."""
 
 
 def find_moods(record: Record) -> Moods | None:
@@ -82,6 +86,7 @@ def find_moods(record: Record) -> Moods | None:
         cause_told=told,
         remedy=_spell(record, remedy.name, remedy.value) if remedy else likely,
         remedy_races=remedy.races if remedy else 0,
+        remedy_slow=remedy.slow if remedy else 0,
     )
 
 
@@ -146,17 +151,17 @@ def _find_remedy(
 ) -> _Remedy | None:
     """The setting that keeps strategies out of the slow mood, as arms that take turns with the baseline show.
 
-    With it none was slow at any time, and beside a slow baseline they lost less than half of what it lost; most of
-    those without it were slow with the baseline. Of several settings the one that most arms had.
+    With it nine of ten races were not slow, and beside a slow baseline they lost less than half of what it lost; most
+    of those without it were slow with the baseline. Of several settings the one that most arms had.
     """
     beside = [_list_arms(record, side) for side in parts]
     lost = fmean(math.log(_rate(p.result)) for p in parts[1]) - fmean(
         math.log(_rate(p.result)) for p in parts[0]
     )
-    ever_slow = [
-        block.plan.overrides
+    every = [
+        (block.plan.overrides, math.log(_rate(block.result)) < border)
         for block in record.usable
-        if block.result and block.result.step_time_s and math.log(_rate(block.result)) < border
+        if block.result and block.result.step_time_s and block.plan.overrides
     ]
     found = []
     for name, value in dict.fromkeys(item for changes, _ in beside[0] for item in changes.items()):
@@ -164,10 +169,11 @@ def _find_remedy(
         without = [rate < border for changes, rate in beside[0] if changes.get(name) != value]
         if record.catalogue[name].effect is not Effect.EXACT or not fast:
             continue
-        if any(changes.get(name) == value for changes in ever_slow) or fmean(fast) - fmean(slow) > lost / 2.0:
+        with_it = [is_slow for changes, is_slow in every if changes.get(name) == value]
+        if fmean(with_it) > _MOST_SLOW or fmean(fast) - fmean(slow) > lost / 2.0:
             continue
         if not without or fmean(without) >= _SLOW_WITHOUT:
-            found.append(_Remedy(name, value, len(slow)))
+            found.append(_Remedy(name, value, len(with_it), sum(with_it)))
     return max(found, key=lambda remedy: (remedy.races, remedy.name == "num_threads"), default=None)
 
 
