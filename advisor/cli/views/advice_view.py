@@ -29,11 +29,11 @@ from advisor.protocol.training.workload import SAMPLES_PER_S
 
 _FEW = 3
 """Names that are told before they are counted."""
-_MOST = 2
+_MOST = 1
 """Findings and next steps that are told."""
-_REASONS = 5
+_REASONS = 4
 """Reasons for which settings were not searched that are told; the last line counts the others."""
-_LONGEST = 120
+_LONGEST = 110
 """Characters of a sentence under `--verbose`; `--json` and the page have all of it."""
 
 

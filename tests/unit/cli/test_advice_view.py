@@ -119,7 +119,7 @@ def test_settings_that_were_not_searched_are_grouped_by_reason() -> None:
     )
     told = change.model_copy(update={"dropped": many})
     assert "9 settings: Reason 0" in words_of(told)
-    assert "45 settings for 5 other reasons" in words_of(told)
+    assert "54 settings for 6 other reasons" in words_of(told)
     assert "knob_1" not in words_of(told)
     assert len(format_advice(told, 80, verbose=True).splitlines()) <= 60
 
