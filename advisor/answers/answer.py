@@ -9,7 +9,7 @@ from advisor.answers.step import Step, tell_step
 from advisor.answers.wording import EFFECT_WORDS, spell_duration
 from advisor.protocol.answers.advice import Action, Advice, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.moods import say_moods
-from advisor.protocol.answers.why import say_saving
+from advisor.protocol.answers.why import say_left, say_saving
 from advisor.protocol.gains import (
     NOISY,
     Quality,
@@ -127,7 +127,7 @@ def make_answer(advice: Advice, use: Use | None = None) -> Answer:
         exactness=_say_exactness(advice) if is_change else "",
         step=tell_step(advice),
         bound=f"{advice.diagnosis.title}. {advice.diagnosis.sentence}",
-        left=_say_left(advice),
+        left=say_left(advice),
         cost=_say_cost(advice),
         offers=tuple(_tell_offer(rung) for rung in advice.list_offers()),
         more=(how, use.page or "how we know"),
@@ -205,15 +205,6 @@ def _say_exactness(advice: Advice) -> str:
         return advice.certificate
     exact = all(advice.catalogue[name].effect is Effect.EXACT for name in advice.changes)
     return "All keep the mathematics exact." if exact else ""
-
-
-def _say_left(advice: Advice) -> str:
-    tried = list(
-        dict.fromkeys(
-            advice.catalogue.spell_name(reason.knob, advice.software) for reason in advice.taken_back
-        )
-    )
-    return f"{', '.join(tried)}: no difference shown, left as you have it." if tried else ""
 
 
 def _say_cost(advice: Advice) -> str:

@@ -33,7 +33,7 @@ from advisor.tuning.search.named import find_named, keep_named
 from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SURELY, SearchState, choose_winner, look
 from advisor.tuning.space.space import build_space
-from advisor.tuning.stages.confirmation import SPENT, confirm, find_confirmed, list_ladder, next_confirmation
+from advisor.tuning.stages.confirmation import SPENT, confirm, find_confirmed, next_confirmation
 from advisor.tuning.stages.dead_ends import find_dead_end
 from advisor.tuning.stages.gangs import (
     decline_another,
@@ -42,7 +42,9 @@ from advisor.tuning.stages.gangs import (
     resume_launch,
     settle_among_gangs,
 )
+from advisor.tuning.stages.ladder import list_ladder
 from advisor.tuning.stages.leftover import race_on
+from advisor.tuning.stages.parts import list_parts
 from advisor.tuning.stages.trimming import choose_trimmed, next_trimming
 from advisor.tuning.stages.turns import (
     MOST_STEPS,
@@ -217,13 +219,12 @@ def _next_measured(record: Record, state: SearchState, live: Session | None) -> 
     winner = begun
     if winner is None:
         chosen = choose_winner(state)
-        if not _is_past(record, Stage.SIMPLIFY) and (
-            turn := next_trimming(record, state.space, chosen, live)
-        ):
+        if not _is_past(record, Stage.SIMPLIFY) and (turn := next_trimming(state, chosen, live)):
             return turn
         winner = choose_trimmed(state)
     ladder = tuple(Candidate(Purpose.CONFIRM, t.changes, t.because) for t in list_ladder(state, winner))
-    turn_or_why = next_confirmation(record, live, winner, ladder)
+    parts = list_parts(state, winner) if winner is not None else ()
+    turn_or_why = next_confirmation(record, live, winner, ladder, parts)
     if turn_or_why == SPENT:
         turn_or_why = race_on(record, live, winner) or SPENT
     return turn_or_why if isinstance(turn_or_why, Turn) or winner is not None else why_over or turn_or_why

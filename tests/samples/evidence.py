@@ -6,7 +6,6 @@ from advisor.protocol.answers.advice import (
     Finding,
     Interval,
     KnobEffect,
-    KnobReason,
     ParetoPoint,
     Verdict,
 )
@@ -16,20 +15,6 @@ from advisor.protocol.knobs.changes import Changes
 
 SAVED = KnobEffect(saved_s=0.0184, low_s=0.0151, high_s=0.0216, rounds=8)
 SEARCH_ENDED = "The next trial would take 14 s and is expected to gain less than that pays for."
-
-
-def make_taken_back() -> tuple[KnobReason, ...]:
-    """Return a knob that was tried and taken back."""
-    return (
-        KnobReason(
-            knob="num_iteration_per_drop_scope",
-            before=10,
-            after=30,
-            sentence="Tried and taken back: num_iteration_per_drop_scope 30 brought +0.1 % "
-            "(95 % CI −0.6 … +0.7, 8 rounds).",
-            effect=KnobEffect(saved_s=0.0001, low_s=-0.0009, high_s=0.001, rounds=8),
-        ),
-    )
 
 
 def make_findings() -> tuple[Finding, ...]:
@@ -114,7 +99,7 @@ def leave_undecided(advice: Advice) -> Advice:
             "candidate": advice.changes,
             "strategy": advice.baseline,
             "reasons": (),
-            "taken_back": (),
+            "left": Changes(),
             "headline": "Probably faster (1.3x measured, 95 % CI 0.94x … 1.9x) with fuse_grad_size_in_MB 96, "
             "not proven yet: the interval still reaches no gain.",
             "action": Action.CONTINUE,

@@ -235,7 +235,8 @@ def make_advice(job_id: str) -> Advice:
         },
         gain=Interval(ratio=1.161, low=1.139, high=1.182, rounds=8, sessions=2),
         baseline_samples_per_s=1587.1, strategy_samples_per_s=1842.6,
-        taken_back=evidence.make_taken_back(), pareto=evidence.make_pareto(), forecasts=evidence.make_forecasts(),
+        left=Changes({"num_iteration_per_drop_scope": 30}),
+        pareto=evidence.make_pareto(), forecasts=evidence.make_forecasts(),
         search_ended_because=evidence.SEARCH_ENDED,
         reasons=(
             KnobReason(
@@ -290,7 +291,8 @@ def keep_defaults(advice: Advice) -> Advice:
     """Return the same advice without a reliable gain."""
     return advice.model_copy(
         update={
-            "verdict": Verdict.KEEP, "changes": Changes(), "strategy": advice.baseline, "reasons": (), "taken_back": (),
+            "verdict": Verdict.KEEP, "changes": Changes(), "strategy": advice.baseline, "reasons": (),
+            "left": Changes(),
             "headline": "Keep your settings: the strategy that looked best, num_threads 2, brings less than 2 %: "
             "+0.4 % measured, 95 % CI −0.9 … +1.7 %. The 22 others that the search measured looked no better than "
             "+0.9 %; gains up to +2.6 % are not excluded.",

@@ -1,4 +1,4 @@
-"""What each knob of the winner saves, in ms a step: the figure that only the trimming's own races can give."""
+"""What each knob that is advised saves, in ms a step, by the verdict's launches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +19,13 @@ from advisor.dashboard.figures.charts import (
 
 @dataclass(frozen=True)
 class Saving:
-    """What taking a knob back measured, in milliseconds a step."""
+    """What a knob saves, in milliseconds a step."""
 
     label: str
     saved_ms: float
     low_ms: float
     high_ms: float
     rounds: int
-    was_kept: bool
 
     @property
     def is_settled(self) -> bool:
@@ -83,7 +82,7 @@ def draw_savings(savings: Sequence[Saving]) -> Figure:
     rows = tuple(
         (
             saving.label, _signed(saving.saved_ms), f"{_signed(saving.low_ms)} … {_signed(saving.high_ms)}",
-            str(saving.rounds), "kept" if saving.was_kept else "taken back",
+            str(saving.rounds),
         )
         for saving in ordered
     )  # fmt: skip
@@ -91,7 +90,7 @@ def draw_savings(savings: Sequence[Saving]) -> Figure:
         id="savings",
         title="What each knob saves",
         summary=summary,
-        table=Table(("knob", "saved ms", "95 % interval", "rounds", "in the end"), rows),
+        table=Table(("knob", "saved ms", "95 % interval", "rounds"), rows),
         plot=close_figure(figure),
         height=height,
     )

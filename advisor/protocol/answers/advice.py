@@ -106,10 +106,10 @@ class Interval(Message):
 
 
 class KnobEffect(Message):
-    """What one knob brings: the winner against the winner without it, in interleaved rounds."""
+    """What one knob brings in the verdict's launches: the strategy against itself without it, in interleaved rounds."""
 
     saved_s: float
-    """Seconds a step that the knob saves."""
+    """Seconds that the knob saves of the baseline's step; what all save adds up to what the strategy saves."""
     low_s: float
     high_s: float
     """The 95 % interval of the saving."""
@@ -132,7 +132,7 @@ class KnobReason(Message):
     evidence: str = ""
     """The runtime's proof that it was in force."""
     effect: KnobEffect | None = None
-    """What taking this knob back measured (knobs that only go back together share it); None where it was not."""
+    """What the knob saves (knobs that are shown to help together share it); None where that is not told."""
 
 
 class DroppedKnob(Message):
@@ -340,8 +340,8 @@ class Advice(Message):
     rate_unit: str = "samples/s"
     """What these two count a second: `steps/s` where the runtime finds no samples to count."""
     reasons: tuple[KnobReason, ...] = ()
-    taken_back: tuple[KnobReason, ...] = ()
-    """Knobs of the search's winner that were shown not to help: `after` is the value that was tried."""
+    left: Changes = Changes()
+    """What the search's best strategy set besides `changes`: no difference is shown, so that it is left as it was."""
     ladder: tuple[RungAdvice, ...] = ()
     """Other rungs, measured beside the verdict and never mixed into it."""
     diagnosis: Diagnosis

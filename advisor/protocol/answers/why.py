@@ -1,15 +1,16 @@
 """Why an answer is what it is: where a step's time went, and what each change saves; for terminal and pages alike."""
 
+import math
+
 from advisor.protocol.answers.advice import Advice, KnobReason, Verdict
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import spell_with_unit
 from advisor.protocol.measured.results import NOTICEABLE_S, Phases
 
 _PHASES_SHOWN = 4
 _SHORT_PHASES = {"data wait": "data", "exposed communication": "network", "broadcast of buffers": "buffers"}
 _WORTH_TELLING = 0.05
 """Phases that make up less of what changed are left out."""
-_NEARLY_ALL = 0.7
-"""From this share of what the step lost on, savings of single changes need no word about the rest."""
 
 
 def say_why(advice: Advice) -> str:
@@ -52,7 +53,7 @@ def _say_stalls(advice: Advice) -> str:
 
 
 def say_saving(reason: KnobReason | None) -> str:
-    """Return what taking the knob back measured: `28 ms (22 … 35)`; empty where that is not known."""
+    """Return what the knob saves a step: `28 ms (22 … 35)`; empty where that is not told."""
     if reason is None or reason.effect is None:
         return ""
     effect = reason.effect
@@ -61,7 +62,7 @@ def say_saving(reason: KnobReason | None) -> str:
 
 
 def list_savings(advice: Advice) -> list[str]:
-    """Return a sentence for what is known alone, or taken back together, and one for all other changes."""
+    """Return a sentence for what is known alone, or together, one for all other changes, and what was left."""
     measured: dict[str, list[str]] = {}
     for reason in advice.reasons:
         if saving := say_saving(reason):
@@ -70,7 +71,7 @@ def list_savings(advice: Advice) -> list[str]:
         f"{' and '.join(names)} {'save' if len(names) > 1 else 'saves'} {saving} a step."
         for saving, names in measured.items()
     ]
-    return [*told, *filter(None, (say_unmeasured(advice), say_rest(advice)))]
+    return [*told, *filter(None, (say_unmeasured(advice), say_rest(advice), say_left(advice)))]
 
 
 def say_unmeasured(advice: Advice) -> str:
@@ -85,18 +86,30 @@ def say_unmeasured(advice: Advice) -> str:
     return f"Not known alone, only together with the other changes: {', '.join(names)}."
 
 
+def say_left(advice: Advice) -> str:
+    """Return what of the search's best strategy is not advised, with the values tried; empty where all of it is."""
+    tried = [
+        f"{CATALOGUE.spell_name(name, advice.software)} {spell_with_unit(value, advice.catalogue[name].unit)}"
+        for name, value in advice.left.items()
+    ]
+    return f"{', '.join(tried)}: no difference shown, left as you have it." if tried else ""
+
+
 def say_rest(advice: Advice) -> str:
-    """Return why the savings of single changes do not add up to what the step lost; empty where they nearly do."""
+    """Return what the changes save only together; empty where their savings add up within their intervals.
+
+    All of it is from the same launches. Where a saving is not told, nothing can be added up.
+    """
     effects = {reason.effect.model_dump_json(): reason.effect for reason in advice.reasons if reason.effect}
-    lost_s = advice.phases_before.total_s() - advice.phases_after.total_s()
-    summed_s = sum(effect.saved_s for effect in effects.values())
-    if advice.verdict is not Verdict.CHANGE or not effects or summed_s >= _NEARLY_ALL * lost_s:
+    if advice.gain is None or len(effects) < 2 or not all(reason.effect for reason in advice.reasons):
         return ""
-    stalls_s = advice.phases_before.stalls_s - advice.phases_after.stalls_s
-    alone = all(reason.effect for reason in advice.reasons)
-    rest = "what the changes save only together" if alone else "what is not known alone"
-    rest += " is" if stalls_s < _WORTH_TELLING * lost_s else f" and {_ms(stalls_s)} ms of stalls are"
-    return f"These add up to {_ms(summed_s)} of {_ms(lost_s)} ms a step: {rest} not in them."
+    lost_s = advice.phases_before.total_s() * (1.0 - 1.0 / advice.gain.ratio)
+    rest_s = lost_s - sum(effect.saved_s for effect in effects.values())
+    open_s = math.hypot(*((effect.high_s - effect.low_s) / 2.0 for effect in effects.values()))
+    if abs(rest_s) <= max(open_s, _WORTH_TELLING * lost_s):
+        return ""
+    together = "more" if rest_s > 0.0 else "less, because they save some of the same time"
+    return f"Together they save {_ms(abs(rest_s))} ms {together}."
 
 
 def _shorten(name: str) -> str:

@@ -24,15 +24,16 @@ from advisor.tuning.explain.cases import (
     list_launches,
     make_case,
     measure_total,
+    prove,
 )
 from advisor.tuning.explain.diagnosis import diagnose, measure_host_cores
 from advisor.tuning.explain.forecast import list_forecasts
 from advisor.tuning.explain.headline import Grounds, say_answer
-from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
+from advisor.tuning.explain.knob_effects import list_evidence, list_left
 from advisor.tuning.explain.moods import tell_moods
 from advisor.tuning.explain.next_steps import list_next_steps
 from advisor.tuning.explain.pareto import build_pareto
-from advisor.tuning.explain.reasons import explain_changes, explain_taken_back, list_buckets, trace_provenance
+from advisor.tuning.explain.reasons import explain_changes, list_buckets, trace_provenance
 from advisor.tuning.history.budget import limit_new_s, plan_verdict
 from advisor.tuning.history.ended_search import judge_others, search_as_it_ended
 from advisor.tuning.history.record import Record
@@ -47,7 +48,7 @@ from advisor.tuning.search.state import SURELY, SearchState, find_nearest_below,
 from advisor.tuning.space.composition import list_own_values
 from advisor.tuning.space.rungs import CAVEATS, caveat_of
 from advisor.tuning.space.space import Space, build_space, say_unrepeated
-from advisor.tuning.stages.confirmation import list_ladder
+from advisor.tuning.stages.ladder import list_ladder
 from advisor.tuning.stages.leftover import NOTICEABLE
 from advisor.tuning.stages.undecided import find_reason, measure_launch_noise
 
@@ -69,7 +70,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     state = look(record)
     space = state.space if state else build_space(job, job.facts, ()) if job.facts else None
     winner, told = find_told(record, state)
-    first = make_case(record, told) if told else None
+    first = prove(record, make_case(record, told) if told else None)
     rungs = [find_trial(record, trial) or trial for trial in list_ladder(state, winner)] if state else []
     fallbacks = [make_case(record, trial) for trial in rungs if record.is_allowed(trial)]
     chosen = next((case for case in [first, *reversed(fallbacks)] if case and case.wins), None)
@@ -124,9 +125,9 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
             before,
             after,
             phases,
-            list_evidence(record, space, changes, chosen.confirmation if chosen else None),
+            list_evidence(record, chosen),
         ),
-        taken_back=explain_taken_back(list_taken_back(record, space, changes), own),
+        left=list_left(state, changes),
         ladder=_climb(record, state, [*([first.trial] if first else []), *rungs], shown),
         diagnosis=diagnosis,
         phases_before=phases[0],

@@ -19,6 +19,7 @@ from advisor.tuning.measure.slow_steps import read_slow_steps, settle
 from advisor.tuning.search.state import SearchState, choose_winner
 from advisor.tuning.stages.confirmation import Confirmation, confirm, find_confirmed, find_raced
 from advisor.tuning.stages.loss_guard import GuardFinding, check_losses
+from advisor.tuning.stages.parts import compare, find_parts
 from advisor.tuning.stages.trimming import choose_trimmed
 
 _UNSETTLED = 0.03
@@ -149,6 +150,25 @@ def make_told_case(state: SearchState) -> Case | None:
     """Return the case that the answer tells of; None where there is no strategy to tell of."""
     told = find_told(state.record, state)[1]
     return make_case(state.record, told) if told else None
+
+
+def prove(record: Record, first: Case | None) -> Case | None:
+    """Return the case of what is shown to help of a strategy whose gain is shown: the burden lies on each setting.
+
+    The search's whole winner only where it is shown to be faster than its core; the core without the setting that is
+    missed least, where that setting is not shown to be missed. None stands on a verdict that it does not have itself.
+    """
+    if first is None or not first.wins:
+        return first
+    core, forced = first.trial.changes, ends_by_time(record)
+    looks = [(compare(record, core, part, forced=forced), part) for part in find_parts(record, core)]
+    told = [(look, part) for look, part in looks if look is not None]
+    better = [part for look, part in told if len(part) > len(core) and look.decision == "change"]
+    missed = [(look.mean, part) for look, part in told if len(part) < len(core) and look.decision != "change"]
+    others = [*better, *(part for _, part in sorted(missed, key=lambda one: one[0]))]
+    trials = (record.find_trial(Purpose.CONFIRM, part) for part in others)
+    cases = (make_case(record, trial) for trial in trials if trial is not None)
+    return next((case for case in cases if case.wins), first)
 
 
 def list_compared(record: Record, case: Case | None) -> tuple[list[Block], list[Block]]:

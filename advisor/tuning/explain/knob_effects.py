@@ -1,23 +1,21 @@
-"""What each knob of a strategy brings, in seconds a step: the evidence of the trimming and the confirmation."""
+"""What each setting of the advised strategy saves, in seconds a step: told from the verdict's launches, or not told."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
 
 from advisor.protocol.answers.advice import KnobEffect
 from advisor.protocol.base import Value
 from advisor.protocol.gains import Quality, judge_quality
-from advisor.protocol.measured.trials import Block
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import Block, Purpose
+from advisor.tuning.explain.cases import Case, ends_by_time
+from advisor.tuning.history.comparisons import list_comparisons
 from advisor.tuning.history.record import Record
-from advisor.tuning.measure.statistics import LogInterval
-from advisor.tuning.search.state import choose_winner, look
-from advisor.tuning.space.space import Space
-from advisor.tuning.stages.confirmation import Confirmation
-from advisor.tuning.stages.trimming import Removal, trim, units_of
-
-_HUGE = 50.0
-"""Largest ln ratio that is turned into seconds."""
+from advisor.tuning.measure.contrast import mean_rate
+from advisor.tuning.measure.sequential import Look
+from advisor.tuning.search.state import SearchState, choose_winner
+from advisor.tuning.stages.parts import compare, find_parts
 
 
 @dataclass(frozen=True)
@@ -26,89 +24,64 @@ class Evidence:
 
     knobs: tuple[str, ...]
     effect: KnobEffect
-    brings: LogInterval
-    """ln(throughput with the knobs / without them), with its 95 % interval."""
     with_knobs: tuple[Block, ...]
     without: tuple[Block, ...]
-    is_against_baseline: bool = False
-    """The knobs are all that the strategy changes, so that the confirmation itself is the evidence."""
 
 
-def list_evidence(
-    record: Record, space: Space | None, changes: Mapping[str, Value], confirmation: Confirmation | None
-) -> tuple[Evidence, ...]:
-    """Return the evidence for the knobs of the strategy that is advised.
+def list_evidence(record: Record, chosen: Case | None) -> tuple[Evidence, ...]:
+    """Return the evidence for the settings of the strategy that is advised, those that only help together as one.
 
-    Each removal that was raced and whose knobs the strategy still has, be it because some knob has to stay; the
-    confirmation for a strategy that only goes back as a whole. Empty where the budget allowed neither.
+    Each that the verdict's launches raced the strategy without, where that is shown to be slower. What all bring
+    together, ln(rate), is divided as the ln ratios are, so that the seconds add up to those that the step lost
+    (logarithmic mean: Ang 2004).
     """
-    if confirmation is not None and confirmation.look is not None and len(units_of(space, changes)) == 1:
-        found = confirmation.look
-        with_knobs = tuple(c.strategy for c in confirmation.comparisons)
-        without = tuple(c.reference for c in confirmation.comparisons)
-        cycles = sum(launch.cycles for launch in confirmation.told)
-        brings = LogInterval(mean=found.mean, low=found.low, high=found.high, rounds=cycles)
-        effect = _in_seconds(brings, with_knobs)
-        return (Evidence(tuple(changes), effect, brings, with_knobs, without, True),) if effect else ()
-    return tuple(
-        evidence
-        for removal in _removals_of(record, changes)
-        if changes.keys() >= set(removal.knobs) and (evidence := _evidence_of(removal)) is not None
-    )
-
-
-def list_taken_back(
-    record: Record, space: Space | None, changes: Mapping[str, Value]
-) -> tuple[tuple[Removal, Evidence], ...]:
-    """Return the removals that took knobs out of the strategy that is advised: none of those that it still has."""
-    return tuple(
-        (removal, evidence)
-        for removal in _removals_of(record, changes)
-        if space is not None
-        and removal.is_taken_back
-        and changes.keys().isdisjoint(removal.knobs)
-        and (evidence := _evidence_of(removal)) is not None
-    )
-
-
-def _removals_of(record: Record, changes: Mapping[str, Value]) -> tuple[Removal, ...]:
-    """The trimming as it was decided before the verdict's races; nothing where another strategy came out of it."""
-    state = look(record)
-    done = trim(record, state.space, choose_winner(state)) if state is not None else None
-    if done is None:
+    if chosen is None or chosen.gain is None:
         return ()
-    kept = done.winner == changes
-    return (
-        done.removals if kept else tuple(r for r in done.removals if changes.items() <= done.winner.items())
-    )
+    changes, found = chosen.trial.changes, []
+    smaller = [part for part in find_parts(record, changes) if part.items() < changes.items()]
+    told: set[str] = set()
+    for part in sorted(smaller, key=len, reverse=True):
+        knobs = tuple(name for name in changes if name not in part)
+        look = compare(record, changes, part, forced=ends_by_time(record))
+        if look is None or look.decision != "change" or told & set(knobs):
+            continue
+        raced = list_comparisons(record, Purpose.CONFIRM, changes, against=part)
+        sides = tuple(c.strategy for c in raced), tuple(c.reference for c in raced)
+        if (effect := _in_seconds(look, chosen, sum(c.contrast.cycles for c in raced))) is not None:
+            found.append(Evidence(knobs, effect, *sides))
+            told |= set(knobs)
+    rest = tuple(name for name in changes if name not in told)
+    if not told and rest and chosen.confirmation.look is not None:
+        sides = (
+            tuple(c.strategy for c in chosen.confirmation.comparisons),
+            tuple(c.reference for c in chosen.confirmation.comparisons),
+        )
+        effect = _in_seconds(chosen.confirmation.look, chosen, chosen.gain.rounds)
+        return (Evidence(rest, effect, *sides),) if effect is not None else ()
+    return tuple(found)
 
 
-def _evidence_of(removal: Removal) -> Evidence | None:
-    with_knobs = tuple(c.reference for c in removal.comparisons)
-    if removal.brings is None:
+def list_left(state: SearchState | None, changes: Mapping[str, Value]) -> Changes:
+    """Return what the search's winner set besides what is advised: none of it is shown to help."""
+    winner = choose_winner(state) if state is not None and changes else None
+    if winner is None or not changes.items() <= winner.changes.items():
+        return Changes()
+    return Changes({name: value for name, value in winner.changes.items() if name not in changes})
+
+
+def _in_seconds(look: Look, chosen: Case, rounds: int) -> KnobEffect | None:
+    """None where no step was timed, or the ratio is not known well enough to be told."""
+    whole = chosen.confirmation.look
+    if whole is None or judge_quality(math.exp(look.low), math.exp(look.high)) is not Quality.KNOWN:
         return None
-    effect = _in_seconds(removal.brings, with_knobs)
-    without = tuple(c.strategy for c in removal.comparisons)
-    return Evidence(removal.knobs, effect, removal.brings, with_knobs, without) if effect else None
-
-
-def _in_seconds(brings: LogInterval, with_knobs: Sequence[Block]) -> KnobEffect | None:
-    """A mean step of t seconds with the knobs takes t (e^r - 1) longer without them, r = ln of the rates' ratio.
-
-    None where no step was timed, or the ratio is not known well enough to be told.
-    """
-    low, high = (max(-_HUGE, min(_HUGE, r)) for r in (brings.low, brings.high))
-    if judge_quality(math.exp(low), math.exp(high)) is not Quality.KNOWN:
+    before = [c.reference for c in chosen.confirmation.comparisons]
+    rate, samples = mean_rate(before), before[-1].result.samples_per_step if before[-1].result else 0.0
+    if rate <= 0.0 or samples <= 0.0:
         return None
-    steps = [
-        math.log(b.result.samples_per_step / b.summary.samples_per_s)
-        for b in with_knobs
-        if b.result and b.summary and b.summary.samples_per_s > 0 and b.result.samples_per_step > 0
-    ]
-    if not steps:
-        return None
-    step_s = math.exp(fmean(steps))
-    saved, low, high = (
-        step_s * math.expm1(max(-_HUGE, min(_HUGE, r))) for r in (brings.mean, brings.low, brings.high)
-    )
-    return KnobEffect(saved_s=saved, low_s=low, high_s=high, rounds=brings.rounds)
+    step_s = samples / rate
+    if look.mean == whole.mean:
+        saved, low, high = (-step_s * math.expm1(-r) for r in (look.mean, look.low, look.high))
+    else:
+        each_s = -step_s * math.expm1(-whole.mean) / whole.mean
+        saved, low, high = (each_s * r for r in (look.mean, look.low, look.high))
+    return KnobEffect(saved_s=saved, low_s=low, high_s=high, rounds=rounds)

@@ -1,12 +1,10 @@
-"""Why each knob of the advised strategy changed, with what taking it back measured, and why others were taken back."""
+"""Why each knob of the advised strategy changed, with what the verdict's launches say that it saves."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 from advisor.protocol.answers.advice import KnobReason, Provenance
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.base import Value
-from advisor.protocol.gains import End, spell_percent
 from advisor.protocol.kinds import Part, Place
 from advisor.protocol.knobs.catalogue import Catalogue
 from advisor.protocol.knobs.changes import spell_with_unit
@@ -16,9 +14,7 @@ from advisor.protocol.measured.trials import Block
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.knob_effects import Evidence
 from advisor.tuning.measure.phases import pool_phases
-from advisor.tuning.measure.statistics import LogInterval
 from advisor.tuning.space.composition import join_names
-from advisor.tuning.stages.trimming import Removal
 
 
 def list_buckets(blocks: Sequence[Block]) -> tuple[int, ...]:
@@ -39,8 +35,7 @@ def explain_changes(
     """Return one reason per changed knob: what it does, what it brings in ms a step, and through what.
 
     `own` is what the script itself has, also where no strategy could hold it (a bucket of 0.02 MB).
-    Where the knob was taken back on its own, its `evidence` says so; of a single change the confirmation's blocks of
-    baseline and strategy do.
+    What it brings its `evidence` says; of a single change also the confirmation's blocks of baseline and strategy.
     """
     found = {name: piece for piece in evidence for name in piece.knobs}
     reasons = []
@@ -65,32 +60,6 @@ def explain_changes(
     return tuple(reasons)
 
 
-def explain_taken_back(
-    taken_back: Sequence[tuple[Removal, Evidence]], own: Mapping[str, Value]
-) -> tuple[KnobReason, ...]:
-    """Return one reason per knob that the search's winner changed and the advised strategy does not."""
-    reasons = []
-    for removal, evidence in taken_back:
-        tried = join_names(f"{name} {spell_with_unit(removal.winner[name])}" for name in evidence.knobs)
-        together = " together" if len(evidence.knobs) > 1 else ""
-        sentence = f"Tried and taken back: {tried}{together} brought {describe_ratio(evidence.brings)}."
-        for name in evidence.knobs:
-            after = removal.winner[name]
-            reasons.append(
-                KnobReason(
-                    knob=name, before=own[name], after=after, sentence=sentence, effect=evidence.effect
-                )
-            )
-    return tuple(reasons)
-
-
-def describe_ratio(brings: LogInterval) -> str:
-    """`+0.1 % (95 % CI −0.6 … +0.7, 4 rounds)` of throughput."""
-    mean, low, high = (math.exp(min(50.0, r)) for r in (brings.mean, brings.low, brings.high))
-    between = " … ".join((spell_percent(low, End.LOW), spell_percent(high, End.HIGH))).replace(" %", "")
-    return f"{spell_percent(mean)} (95 % CI {between}, {brings.rounds} rounds)"
-
-
 def _describe_change(knob: Knob, before: Value, after: Value, context: KnobContext | None) -> str:
     sentence = f"{knob.meaning} {spell_with_unit(before)} → {spell_with_unit(after, knob.unit)}."
     rule = next((r for r in (knob.rule(context) if context else ()) if r.value == after), None)
@@ -98,12 +67,10 @@ def _describe_change(knob: Knob, before: Value, after: Value, context: KnobConte
 
 
 def _describe_evidence(knob: Knob, piece: Evidence) -> str:
-    """`Taking it back costs 3.1 ms a step (95 % CI +1.9 … +4.4 ms, 8 rounds); with it buckets 31 → 9, …`."""
+    """`It saves 3.1 ms a step (95 % CI +1.9 … +4.4 ms, 8 rounds); with it buckets 31 → 9, …`."""
     effect = piece.effect
     others = join_names(other for other in piece.knobs if other != knob.name)
-    claim = f"Taking it{f' and {others}' if others else ''} back costs"
-    if piece.is_against_baseline:
-        claim = f"With {others} it saves" if others else "It saves"
+    claim = f"With {others} it saves" if others else "It saves"
     low, high = (f"{end * 1e3:+.1f}".replace("-", "−") for end in (effect.low_s, effect.high_s))
     sentence = (
         f"{claim} {_ms(effect.saved_s)} ms a step (95 % CI {low} … {high} ms{effect.describe_rounds()})"

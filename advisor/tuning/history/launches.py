@@ -16,6 +16,11 @@ _APART = Luck(LAUNCH_LUCK, 2.0)
 """Two launches differ by their own luck, which one launch of both strategies takes off."""
 
 
+def is_part(one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
+    """Whether one of two sets of settings holds the other."""
+    return one.items() <= other.items() or other.items() <= one.items()
+
+
 def believe_luck(record: Record, changes: Mapping[str, Value]) -> Luck:
     """Return what is believed of the luck of this strategy's launches before they are seen.
 
@@ -27,7 +32,8 @@ def believe_luck(record: Record, changes: Mapping[str, Value]) -> Luck:
     others = [
         [settle(c.contrast) for c in list_comparisons(record, Purpose.CONFIRM, trial.changes)]
         for trial in record.trials_for(Purpose.CONFIRM)
-        if trial.changes and trial.changes != changes and not record.required_cold(trial.changes)
+        # What races beside a part of itself shares that one's luck.
+        if trial.changes and not is_part(trial.changes, changes) and not record.required_cold(trial.changes)
     ]
     earlier = [launches.ratios for launches in record.history.earlier_launches]
     return learn_luck([*others, *earlier], MOST_FREEDOM)

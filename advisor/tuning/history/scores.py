@@ -25,7 +25,7 @@ LAUNCH_LUCK = 0.02
 """The same between blocks of two launches: the ratio of two launches of one strategy."""
 _BLOCK_LUCK = 0.02
 """The same between two blocks of one launch that did not take turns."""
-_SURELY_SLOW_ERROR = 0.1
+SURELY_SLOW_ERROR = 0.1
 """Least standard error of a strategy that was given up: a few steps place it, and its place hardly matters."""
 _UNKNOWN_LAG = 0.02
 """What a convergence strategy of unknown efficiency is expected to lose, in ln(progress per sample), for each doubling
@@ -97,7 +97,7 @@ def _score_block(record: Record, block: Block) -> Score | None:
         mean, within = settle(contrast)
         error = math.hypot(within, RACE_LUCK)
         given_up = block.result is not None and block.result.given_up
-        return Score(mean, max(error, _SURELY_SLOW_ERROR) if given_up else error)
+        return Score(mean, max(error, SURELY_SLOW_ERROR) if given_up else error)
     return _score_apart(record, block)
 
 

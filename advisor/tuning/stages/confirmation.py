@@ -10,26 +10,26 @@ from datetime import datetime
 
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
-from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import RaceRules
-from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session, Trial
+from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
-from advisor.tuning.history.launches import believe_luck
+from advisor.tuning.history.launches import believe_luck, is_part
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import merge_contrasts
 from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, find_level
 from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.measure.slow_steps import settle
-from advisor.tuning.search.state import SearchState
+from advisor.tuning.stages.ladder import race_rung
 from advisor.tuning.stages.loss_guard import check_losses, count_guarded_steps
 from advisor.tuning.stages.moods import ByMood, split_by_mood
-from advisor.tuning.stages.turns import Turn, estimate_race_s, fits_behind, verdict_rules
+from advisor.tuning.stages.turns import Turn, count_arms_that_fit, verdict_rules
 
 SPENT = "The budget is spent."
+SHOWN = "The races have shown the gain."
 _HOPELESS = 0.05
 """Chance of a decision below which a continued job searches anew instead of racing the same strategy on."""
 _MOST_AHEAD = 8
@@ -41,10 +41,6 @@ _MOST_HALVINGS = 3
 """Times at most that a verdict's race is made half as long because launches died in one."""
 _PLAIN_LEAD = math.log(1.3)
 """Lead, in ln(throughput), from which a race may end before its time: from which gains are told as factors."""
-_LADDER_SHARE = 0.5
-"""Length of the ladder's races over the verdict's: they inform, and the verdict does not stand on them."""
-_LADDER_LAUNCHES = 2
-"""Launches in which a rung beside the verdict is raced."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +86,8 @@ def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Co
     """
     apart: dict[str, Value] | None = {} if record.required_cold(changes) else None
     found = tuple(list_comparisons(record, Purpose.CONFIRM, changes, against=apart))
-    launches, ended = _put_together(record, found)
-    planned = max(_count_planned(record, ended), 2)
+    launches, ended = put_together(record, found)
+    planned = max(count_planned(record, ended), 2)
     luck, alpha = believe_luck(record, changes), _share_alpha(record, changes)
     look: Look | None = None
     moods = ByMood()
@@ -128,10 +124,11 @@ def _share_alpha(record: Record, changes: Mapping[str, Value]) -> float:
     if spec.verify or spec.allow.rank == 0:
         return ALPHA
     winner = _find_raced(record, record.began_at())
-    if winner is None or winner.changes == changes:
+    # What the winner is held against beside it is advised only where the winner is proved.
+    if winner is None or is_part(changes, winner.changes):
         return (1.0 - FALLBACK_SHARE) * ALPHA
-    allowed = [t for t in record.trials_for(Purpose.CONFIRM) if t.changes and record.is_allowed(t)]
-    return FALLBACK_SHARE * ALPHA / max(1, len(allowed) - 1)
+    others = [t for t in record.trials_for(Purpose.CONFIRM) if not is_part(t.changes, winner.changes)]
+    return FALLBACK_SHARE * ALPHA / max(1, sum(record.is_allowed(t) for t in others))
 
 
 def _estimate_chance(
@@ -194,24 +191,33 @@ def _find_raced(record: Record, since: datetime | None) -> Candidate | None:
 
 
 def next_confirmation(
-    record: Record, live: Session | None, winner: Candidate | None, ladder: tuple[Candidate, ...]
+    record: Record,
+    live: Session | None,
+    winner: Candidate | None,
+    ladder: tuple[Candidate, ...],
+    parts: tuple[Candidate, ...] = (),
 ) -> Turn | str:
     """Return the verdict's next race, or a sentence why there is none.
 
-    The winner's races come first, one in each fresh launch; what rungs beside the verdict bring is raced in the same
-    launches behind it, where the budget holds that too.
+    The winner's races come first, one in each fresh launch, with those of its `parts` beside it that are not told
+    yet; what rungs beside the verdict bring is raced in the same launches behind it, where the budget holds that too.
     """
     reserve = plan_verdict(record)
     if winner is not None:
         verdict = confirm(record, winner.changes, forced=False)
-        if (turn := _race_rung(record, live, winner, ladder, reserve, verdict)) is not None:
-            return turn
         over = _why_over(record, winner, verdict)
-        if not over:
-            arms = (BASELINE, Candidate(Purpose.CONFIRM, winner.changes, winner.because))
-            return _race(record, live, arms, reserve, verdict)
+        launches = {c.launch for c in verdict.comparisons}
+        rungs = () if record.required_cold(winner.changes) else ladder
+        if (turn := race_rung(record, live, rungs, reserve, launches, over=bool(over))) is not None:
+            return turn
+        is_left = over == SHOWN and bool(parts) and len(verdict.launches) < reserve.plan.launches
+        if not over or is_left:
+            arms = (BASELINE, Candidate(Purpose.CONFIRM, winner.changes, winner.because), *parts)
+            found = _race(record, live, arms, reserve, verdict)
+            tells = isinstance(found, Turn) and len(found.arms) > 2
+            return found if not over or tells else over
         return over
-    return _race_rung(record, live, None, ladder, reserve, None) or "There is no strategy to confirm."
+    return race_rung(record, live, ladder, reserve, (), over=True) or "There is no strategy to confirm."
 
 
 def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
@@ -227,7 +233,7 @@ def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
         effect = record.effect_of(winner.changes)
         guard = check_losses(record, effect, [c.strategy for c in verdict.comparisons], verdict.guard_level)
         if guard.admits(effect) or guard.harmed or not guard.is_open:
-            return "The races have shown the gain."
+            return SHOWN
     # Without a decision the budget is used up, however small the chance: every launch narrows the interval.
     return ""
 
@@ -243,7 +249,7 @@ def _race(
     count = len(verdict.launches)
     because = f"Confirmation, launch {count + 1}: {arms[1].changes.describe()}."
     if cold:
-        return _race_apart(record, live, arms, because, verdict)
+        return _race_apart(record, live, arms[:2], because, verdict)
     fresh = live is not None and bool(record.blocks_in(live.id))
     needs_s = reserve.launch_s if live is None or fresh else reserve.launch_s - record.startup_s
     # The last launch of a budget may be shorter than planned: what is left is not thrown away.
@@ -252,8 +258,20 @@ def _race(
     race_s = min(planned_s, reserve.plan.race_s - (needs_s - record.remaining_s))
     if race_s < planned_s * (_SHORTEST if count >= 2 else 0.0) or race_s <= 0.0:
         return SPENT
-    rules = verdict_rules(record, arms, race_s, _find_enough(record, arms[1], verdict))
+    arms = arms[: _count_seats(record, arms, reserve, count, needs_s)]
+    rules = verdict_rules(record, arms, race_s * len(arms) / 2.0, _find_enough(record, arms[1], verdict))
     return Turn(Race(Stage.CONFIRM, because, arms, rules, record.next_race), fresh)
+
+
+def _count_seats(
+    record: Record, arms: tuple[Candidate, ...], reserve: Reserve, done: int, needs_s: float
+) -> int:
+    """How many arms may race: beside baseline and winner those that leave the planned launches their time."""
+    later = max(0, reserve.plan.launches - done - 1)
+    spare_s = record.remaining_s - needs_s - later * reserve.launch_s
+    each_s = (1 + later) * reserve.plan.race_s / 2.0
+    two = verdict_rules(record, arms[:2], reserve.plan.race_s)
+    return min(len(arms), 2 + int(max(0.0, spare_s) / each_s), max(2, count_arms_that_fit(record, two)))
 
 
 def _find_enough(record: Record, winner: Candidate, verdict: Confirmation) -> float | None:
@@ -321,49 +339,10 @@ def _find_missing(record: Record, arms: tuple[Candidate, ...]) -> tuple[int, tup
     return (last, missing) if last and missing else (record.next_race, arms)
 
 
-def _race_rung(
-    record: Record,
-    live: Session | None,
-    winner: Candidate | None,
-    ladder: tuple[Candidate, ...],
-    reserve: Reserve,
-    verdict: Confirmation | None,
-) -> Turn | None:
-    """The next race of a rung beside the verdict, in a launch that has held the winner's race already."""
-    if record.switches_at_launch or (winner is not None and record.required_cold(winner.changes)):
-        return None
-    over = verdict is None or bool(_why_over(record, winner, verdict)) if winner else True
-    left = reserve.plan.launches - (len(verdict.launches) if verdict else 0)
-    spare_s = record.remaining_s - (0.0 if over else max(0, left) * reserve.launch_s)
-    race_s = _LADDER_SHARE * reserve.plan.race_s
-    for rung in ladder:
-        if record.required_cold(rung.changes) or record.has_died_anywhere(rung.changes):
-            continue
-        done = list_comparisons(record, Purpose.CONFIRM, rung.changes)
-        launches = {c.launch for c in done}
-        if len(launches) >= _LADDER_LAUNCHES or (live is not None and live.id in launches):
-            continue
-        arms = (BASELINE, Candidate(Purpose.CONFIRM, rung.changes, rung.because))
-        rules = verdict_rules(record, arms, race_s)
-        # Behind the winner's own race of this launch; in any launch once the verdict is over.
-        held = live is not None and verdict is not None and live.id in {c.launch for c in verdict.comparisons}
-        fresh = live is not None and live.cold != {}
-        if not over and not held:
-            continue
-        asked_s = estimate_race_s(record, arms, rules)
-        if asked_s + (record.startup_s if live is None else 0.0) > spare_s:
-            continue
-        if live is not None and not fits_behind(record, record.blocks_in(live.id), 2, rules):
-            continue
-        because = f"What the {record.effect_of(rung.changes).value} rung brings: {rung.changes.describe()}."
-        return Turn(Race(Stage.CONFIRM, because, arms, rules, record.next_race), fresh)
-    return None
-
-
-def _put_together(
+def put_together(
     record: Record, comparisons: tuple[Comparison, ...]
 ) -> tuple[tuple[Contrast, ...], tuple[int, ...]]:
-    """Each launch's word in the order of launches, and how many launches each earlier budget ended with."""
+    """Return each launch's word in the order of launches, and how many launches each earlier budget ended with."""
     by_launch: dict[str, list[Contrast]] = {}
     for comparison in comparisons:
         by_launch.setdefault(comparison.launch, []).append(comparison.contrast)
@@ -373,21 +352,6 @@ def _put_together(
     return launches, ended
 
 
-def _count_planned(record: Record, ended: tuple[int, ...]) -> int:
-    """Launches at which this budget ends, those of earlier budgets included."""
+def count_planned(record: Record, ended: tuple[int, ...]) -> int:
+    """Return the launches at which this budget ends, those of earlier budgets included."""
     return (ended[-1] if ended else 0) + plan_verdict(record).plan.launches
-
-
-def list_ladder(state: SearchState, winner: Candidate | None) -> list[Trial]:
-    """Return the best strategy of every rung that is measured beside the verdict.
-
-    Those above what the job allows, and those below the winner's own; only where the search saw a gain.
-    """
-    if state.record.job.spec.verify:
-        return []
-    top, allowed = (
-        state.record.effect_of(winner.changes).rank if winner else 0,
-        state.record.job.spec.allow.rank,
-    )
-    found = [state.best_of(effect) for effect in Effect if effect.rank > allowed or effect.rank < top]
-    return [trial for trial in found if trial is not None]

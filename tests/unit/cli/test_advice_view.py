@@ -7,7 +7,8 @@ import pytest
 
 from advisor.cli.views.advice_view import format_advice
 from advisor.protocol.answers.advice import Advice, DroppedKnob
-from tests.samples.evidence import make_findings, make_pareto, make_taken_back
+from advisor.protocol.knobs.changes import Changes
+from tests.samples.evidence import make_findings, make_pareto
 
 from .advices import a_change, a_keep, unconfirmed, undecided
 
@@ -142,7 +143,8 @@ def with_evidence() -> Advice:
     )
     return change.model_copy(
         update={
-            **stalls, "diagnosis": diagnosis, "taken_back": make_taken_back() * 2, "pareto": make_pareto(),
+            **stalls, "diagnosis": diagnosis, "left": Changes({"num_iteration_per_drop_scope": 30}),
+            "pareto": make_pareto(),
             "search_ended_because": "All 24 search trials of the budget are spent.",
         }
     )  # fmt: skip
@@ -153,9 +155,9 @@ def test_evidence_fits_the_width(width: int) -> None:
     assert max(map(len, format_advice(with_evidence(), width, verbose=True).splitlines())) <= width
 
 
-def test_evidence_tells_what_was_taken_back_once_and_why_the_search_ended() -> None:
+def test_evidence_tells_what_was_left_once_and_why_the_search_ended() -> None:
     text = words_of(with_evidence())
-    assert text.count("garbage collected every: no difference shown, left as you have it.") == 1
+    assert text.count("garbage collected every 30 steps: no difference shown, left as you have it.") == 1
     assert "Why the search ended: All 24 search trials of the budget are spent." in text
 
 

@@ -303,7 +303,7 @@ def test_screen_that_says_all_there_is_to_say_is_still_one_screen() -> None:
         update={
             "diagnosis": change.diagnosis.model_copy(update={"flags": flags}),
             "watch": ("Rank 1 reads 3 batches an epoch and rank 0 reads 5: the others would wait.",),
-            "launch_noise": 0.06, "taken_back": change.reasons[1:],
+            "launch_noise": 0.06, "left": Changes({"num_iteration_per_drop_scope": 30}),
         }
     )  # fmt: skip
     assert len(format_advice(told, 80, use=replace(USE, page="advisor-train/report.html")).splitlines()) <= 20

@@ -136,22 +136,19 @@ def _draw_pareto(job: Job, advice: Advice, shown: Collection[int]) -> Figure | N
 
 
 def _list_savings(advice: Advice) -> list[Saving]:
-    """Knobs that only go back together share one measurement, and one line."""
+    """Knobs that are shown to help together share one measurement, and one line."""
     lines = []
-    for reasons, was_kept in ((advice.reasons, True), (advice.taken_back, False)):
-        together: dict[tuple[float, float, float], list[KnobReason]] = {}
-        for reason in reasons:
-            if reason.effect is not None:
-                key = (reason.effect.saved_s, reason.effect.low_s, reason.effect.high_s)
-                together.setdefault(key, []).append(reason)
-        for found in together.values():
-            effect = found[0].effect
-            if effect is not None:
-                label = " + ".join(
-                    f"{reason.knob} {show_knob(reason.knob, reason.after)}" for reason in found
-                )
-                ms = (effect.saved_s * 1000, effect.low_s * 1000, effect.high_s * 1000)
-                lines.append(Saving(label, *ms, effect.rounds, was_kept))
+    together: dict[tuple[float, float, float], list[KnobReason]] = {}
+    for reason in advice.reasons:
+        if reason.effect is not None:
+            key = (reason.effect.saved_s, reason.effect.low_s, reason.effect.high_s)
+            together.setdefault(key, []).append(reason)
+    for found in together.values():
+        effect = found[0].effect
+        if effect is not None:
+            label = " + ".join(f"{reason.knob} {show_knob(reason.knob, reason.after)}" for reason in found)
+            ms = (effect.saved_s * 1000, effect.low_s * 1000, effect.high_s * 1000)
+            lines.append(Saving(label, *ms, effect.rounds))
     return lines
 
 
@@ -171,12 +168,10 @@ def _say_why_no_slices(job: Job, trials: Sequence[MeasuredTrial]) -> str:
 def _say_why_no_savings(job: Job, advice: Advice | None) -> str:
     if advice is None:
         ends = "the job ended before that" if job.state.is_final else "the job is not that far"
-        return f"Measured at the end, when each knob of the winner is taken back on its own: {ends}."
-    if not advice.changes and not advice.taken_back:
-        return "Nothing is advised, so there was no winner whose knobs could be taken back one by one."
-    return (
-        "The budget ended before the winner's knobs could be taken back one by one, or it has a single one."
-    )
+        return f"Measured by the verdict's launches, which race the strategy without each knob: {ends}."
+    if not advice.changes:
+        return "Nothing is advised, so there is nothing that saves."
+    return "The budget ended before it was shown what each knob saves."
 
 
 def _say_why_no_pareto(job: Job, advice: Advice | None) -> str:

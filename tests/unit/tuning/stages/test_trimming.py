@@ -1,4 +1,6 @@
-"""Taking needless knobs back: on evidence that they do not help, never for want of it."""
+"""Which settings carry the winner's gain: races part them, and the core is the least that holds all but `min_gain`."""
+
+from collections.abc import Mapping
 
 import pytest
 
@@ -7,200 +9,134 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Outcome, Purpose
 from advisor.tuning.decisions import Candidate, Race
-from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
+from advisor.tuning.search.shares import Shares
 from advisor.tuning.search.state import look
-from advisor.tuning.stages.trimming import NEGLIGIBLE, Trimming, choose_trimmed, next_trimming, trim
+from advisor.tuning.stages.trimming import next_trimming
 from advisor.tuning.stages.turns import Turn
 from tests.unit.tuning.raced import BASE, Raced
 from tests.unit.tuning.simulated_cluster import make_job, make_spec
 
 SIZE: dict[str, Value] = {"fuse_grad_size_in_MB": 4.0}
 THREADS: dict[str, Value] = {"num_threads": 2}
+GARBAGE: dict[str, Value] = {"num_iteration_per_drop_scope": 30}
 WINNER: dict[str, Value] = {**SIZE, **THREADS}
-CHOSEN = Candidate(Purpose.CONFIRM, Changes(WINNER), "The search's choice.")
 
 
-def begun(seconds: float = 1000, spread: float = 0.01) -> Raced:
-    """The search is over."""
+def begun(winner: Mapping[str, Value], gain: float, seconds: float = 1000, spread: float = 0.01) -> Raced:
+    """The search is over, and saw the winner only."""
     job = make_job(make_spec(budget=Budget(max_trials=4, max_seconds=seconds)))
-    return Raced(job, spread).launch().race(BASE).race(BASE, (Purpose.SEARCH, WINNER, 0.2))
+    return Raced(job, spread).launch().race(BASE).race(BASE, (Purpose.SEARCH, winner, gain))
 
 
-def raced_without(
-    brings_size: float, brings_threads: float, spread: float = 0.01, cycles: int = 16, races: int = 2
-) -> Raced:
-    """The winner beside itself without each of its knobs."""
-    raced = begun(spread=spread)
-    total = brings_size + brings_threads
-    for _ in range(races):
-        raced.race(
-            (Purpose.REVERT, WINNER, total),
-            (Purpose.REVERT, THREADS, total - brings_size),
-            (Purpose.REVERT, SIZE, total - brings_threads),
-            cycles=cycles,
-        )
-    return raced
-
-
-def decide(raced: Raced) -> Trimming:
+def find_core(raced: Raced, winner: Mapping[str, Value]) -> Changes:
     state = look(raced.record)
     assert state is not None
-    found = trim(raced.record, state.space, CHOSEN)
-    assert found is not None
-    return found
+    return Shares(state, Changes(winner)).find_core()
 
 
-def ask(raced: Raced) -> Turn | None:
+def ask(raced: Raced, winner: Mapping[str, Value]) -> Turn | None:
     state = look(raced.record)
     assert state is not None
-    return next_trimming(raced.record, state.space, CHOSEN, raced.sessions[-1])
+    chosen = Candidate(Purpose.CONFIRM, Changes(winner), "The search's choice.")
+    return next_trimming(state, chosen, raced.sessions[-1])
 
 
-def test_the_winner_races_itself_without_each_of_its_knobs() -> None:
-    turn = ask(begun())
+def test_the_winner_races_its_parts() -> None:
+    turn = ask(begun(WINNER, 0.2), WINNER)
 
     assert turn is not None
     assert isinstance(turn.race, Race)
     assert (turn.stage, turn.fresh) == (Stage.SIMPLIFY, False)
-    assert [dict(arm.changes) for arm in turn.arms] == [WINNER, THREADS, SIZE]
+    assert dict(turn.arms[0].changes) == WINNER
+    assert {arm.changes for arm in turn.arms[1:]} == {Changes(SIZE), Changes(THREADS)}
     assert {arm.purpose for arm in turn.arms} == {Purpose.REVERT}
     assert turn.race.rules.give_up_ratio is None
 
 
-def test_a_knob_that_is_shown_useless_goes_back_and_the_others_stay() -> None:
-    found = decide(raced_without(0.2, 0.0))
+def test_a_setting_that_brings_nothing_is_not_in_the_core() -> None:
+    raced = begun(WINNER, 0.2).race(
+        (Purpose.REVERT, WINNER, 0.2), (Purpose.REVERT, SIZE, 0.2), (Purpose.REVERT, THREADS, 0.0)
+    )
 
-    assert found.winner == SIZE
-    taken = {removal.knobs: removal for removal in found.removals}
-    assert taken["num_threads",].is_taken_back
-    assert not taken["fuse_grad_size_in_MB",].is_taken_back
-    brings = taken["fuse_grad_size_in_MB",].brings
-    assert brings is not None
-    assert brings.low > NEGLIGIBLE
-    assert brings.mean == pytest.approx(0.2, abs=0.02)
+    assert find_core(raced, WINNER) == SIZE
+    assert ask(raced, WINNER) is None, "nothing is open any more"
 
 
-def test_a_knob_that_cannot_be_judged_stays() -> None:
-    found = decide(raced_without(0.2, 0.0, spread=0.3, cycles=3))
+def test_a_setting_of_which_nothing_is_known_is_held_to_bring_nothing() -> None:
+    """The search saw one setting alone bring all that the whole brings."""
+    raced = begun(WINNER, 0.2).race(BASE, (Purpose.SEARCH, SIZE, 0.2), (Purpose.SEARCH, WINNER, 0.2))
 
-    assert found.winner == WINNER
-
-
-def test_a_knob_that_brings_something_stays() -> None:
-    assert decide(raced_without(0.2, 0.03)).winner == WINNER
+    assert find_core(raced, WINNER) == SIZE
 
 
-def test_knobs_of_which_none_is_shown_to_help_do_not_all_go() -> None:
-    found = decide(raced_without(0.0, 0.0))
+def test_what_brings_less_than_a_gain_worth_a_change_goes_back() -> None:
+    raced = begun(WINNER, 0.2, spread=0.001)
+    for _ in range(2):
+        raced.race(
+            (Purpose.REVERT, WINNER, 0.2), (Purpose.REVERT, SIZE, 0.197), (Purpose.REVERT, THREADS, 0.003)
+        )
 
-    assert len(found.winner) == 1
-
-
-def test_a_knob_that_stays_is_never_told_as_taken_back() -> None:
-    raced = raced_without(0.0, 0.0)
-    state = look(raced.record)
-    assert state is not None
-    advised = decide(raced).winner
-
-    taken = list_taken_back(raced.record, state.space, advised)
-    assert {name for _, evidence in taken for name in evidence.knobs} == WINNER.keys() - advised.keys()
-    kept = list_evidence(raced.record, state.space, advised, None)
-    assert {name for evidence in kept for name in evidence.knobs} <= advised.keys()
+    assert find_core(raced, WINNER) == SIZE
 
 
-def test_what_two_races_leave_open_is_not_raced_again() -> None:
-    once, twice = (raced_without(0.2, 0.006, spread=0.1, cycles=4, races=n) for n in (1, 2))
+def test_two_settings_that_both_help_are_both_in_the_core() -> None:
+    raced = begun(WINNER, 0.2).race(
+        (Purpose.REVERT, WINNER, 0.2), (Purpose.REVERT, SIZE, 0.15), (Purpose.REVERT, THREADS, 0.05)
+    )
 
-    turn = ask(once)
+    assert find_core(raced, WINNER) == WINNER
+
+
+def test_a_slow_mood_of_the_machine_in_one_race_carries_nothing() -> None:
+    """All arms of the second race run at half the speed; what they differ by is the threads' doing."""
+    raced = begun(WINNER, 0.2).race(BASE, (Purpose.SEARCH, SIZE, 0.0))
+    raced.race((Purpose.REVERT, WINNER, -0.5), (Purpose.REVERT, THREADS, -0.5), (Purpose.REVERT, SIZE, -0.7))
+
+    assert find_core(raced, WINNER) == THREADS
+
+
+def test_of_settings_of_which_none_is_shown_to_help_one_stays() -> None:
+    raced = begun(WINNER, 0.0).race(
+        (Purpose.REVERT, WINNER, 0.0), (Purpose.REVERT, SIZE, 0.0), (Purpose.REVERT, THREADS, 0.0)
+    )
+
+    assert len(find_core(raced, WINNER)) == 1
+
+
+def test_many_settings_are_left_out_in_groups() -> None:
+    winner: dict[str, Value] = {
+        **WINNER, **GARBAGE, "batched_grad_copy": True, "last_comm_group_size_MB": 4.0,
+        "fuse_grad_size_in_TFLOPS": 5.0,
+    }  # fmt: skip
+    turn = ask(begun(winner, 0.2), winner)
 
     assert turn is not None
-    assert SIZE in [dict(arm.changes) for arm in turn.arms]
-    assert ask(twice) is None
-
-
-def test_decided_knobs_are_not_raced_again() -> None:
-    assert ask(raced_without(0.2, 0.05)) is None
+    assert len(turn.arms) == 5
+    gone = [set(winner) - set(arm.changes) for arm in turn.arms[1:]]
+    assert set().union(*gone) == set(winner)
 
 
 def test_trimming_takes_no_time_that_the_verdict_needs() -> None:
-    assert ask(begun(seconds=60)) is None
+    assert ask(begun(WINNER, 0.2, seconds=60), WINNER) is None
 
 
-def test_the_same_plan_in_force_without_a_knob_takes_it_back_at_once() -> None:
-    raced = begun().race(
+def test_the_same_plan_in_force_without_a_setting_leaves_it_out() -> None:
+    raced = begun(WINNER, 0.2).race(
         (Purpose.REVERT, WINNER, 0.2), (Purpose.REVERT, SIZE, 0.2), same_as="b3", steps=0, step_time_s=()
     )
 
-    assert decide(raced).winner == SIZE
-    assert [removal.is_open for removal in decide(raced).removals] == [False], "it need not race again"
+    assert find_core(raced, WINNER) == SIZE
 
 
-def test_what_was_given_up_in_the_search_is_not_what_the_trimming_leaves() -> None:
-    """Size and garbage collection bring nothing; the search gave the threads up without them."""
-    winner: dict[str, Value] = {**WINNER, "num_iteration_per_drop_scope": 30}
-    job = make_job(make_spec(budget=Budget(max_trials=6, max_seconds=1000)))
-    raced = Raced(job, 0.002).launch().race(BASE)
-    raced.race(BASE, (Purpose.SEARCH, winner, 0.2), (Purpose.SEARCH, THREADS, 0.1))
-    raced.close(Purpose.SEARCH, THREADS, Outcome.PRUNED)
-    raced.race(
-        (Purpose.REVERT, winner, 0.2),
-        (Purpose.REVERT, {n: v for n, v in winner.items() if n not in SIZE}, 0.2),
-        (Purpose.REVERT, WINNER, 0.2),
-        (Purpose.REVERT, {n: v for n, v in winner.items() if n not in THREADS}, 0.0),
+def test_what_failed_is_not_what_the_trimming_leaves() -> None:
+    raced = begun(WINNER, 0.2).race(
+        (Purpose.REVERT, WINNER, 0.2), (Purpose.REVERT, SIZE, 0.2), (Purpose.REVERT, THREADS, 0.0)
     )
-    state = look(raced.record)
-    assert state is not None
-    found = trim(
-        raced.record, state.space, Candidate(Purpose.CONFIRM, Changes(winner), "The search's choice.")
-    )
+    raced.close(Purpose.REVERT, SIZE, Outcome.CRASHED)
 
-    assert found is not None
-    assert len(found.winner) == 2
-    assert THREADS.items() < found.winner.items()
+    assert find_core(raced, WINNER) == WINNER
 
 
-def test_a_part_that_is_the_same_as_another_part_stands_or_falls_with_it() -> None:
-    """Without its threads the winner is what it is without its size, which is shown to cost 20 %."""
-    raced = begun(spread=0.002)
-    raced.race((Purpose.REVERT, WINNER, 0.2), (Purpose.REVERT, THREADS, 0.0))
-    raced.race(
-        (Purpose.REVERT, WINNER, 0.2), (Purpose.REVERT, SIZE, 0.0), same_as="b4", steps=0, step_time_s=()
-    )
-
-    trimmed = decide(raced)
-    assert trimmed.winner == WINNER
-    assert [removal.brings is not None and removal.brings.low > 0.1 for removal in trimmed.removals] == [
-        True,
-        True,
-    ]
-
-
-def test_a_winner_of_one_knob_is_not_trimmed() -> None:
-    state = look(begun().record)
-    assert state is not None
-    alone = Candidate(Purpose.CONFIRM, Changes(SIZE), "One knob.")
-
-    assert next_trimming(state.record, state.space, alone, begun().sessions[-1]) is None
-
-
-def test_a_winner_that_trimming_reduced_to_the_scripts_own_plan_is_confirmed_as_it_was_found() -> None:
-    """Two parts bring nothing, and one of them alone is, in force, what the script does already."""
-    raced = (
-        Raced(make_job(make_spec(budget=Budget(max_trials=4, max_seconds=400))), 0.002).launch().race(BASE)
-    )
-    raced.race(BASE, (Purpose.SEARCH, WINNER, 0.004)).race(
-        (Purpose.REVERT, WINNER, 0.004), (Purpose.REVERT, SIZE, 0.006), (Purpose.REVERT, THREADS, 0.004)
-    )
-    state = look(raced.record)
-    assert state is not None
-    smaller = choose_trimmed(state)
-    assert smaller is not None
-    assert smaller.changes != WINNER
-
-    raced.launch().race(BASE, (Purpose.CONFIRM, smaller.changes, 0.0), same_as="b5", steps=0, step_time_s=())
-    raced.close(Purpose.CONFIRM, smaller.changes, Outcome.INEFFECTIVE)
-    state = look(raced.record)
-    assert state is not None
-    whole = choose_trimmed(state)
-    assert whole is not None
-    assert whole.changes == WINNER
+@pytest.mark.parametrize("winner", [SIZE, THREADS])
+def test_a_winner_of_one_setting_is_not_trimmed(winner: dict[str, Value]) -> None:
+    assert ask(begun(winner, 0.2), winner) is None

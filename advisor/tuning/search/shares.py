@@ -1,0 +1,151 @@
+"""What all races of a job say of the settings of one strategy: which of them carry its gain."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import Block
+from advisor.tuning.history.comparisons import compare_blocks
+from advisor.tuning.history.scores import RACE_LUCK, SURELY_SLOW_ERROR
+from advisor.tuning.measure.carriers import Arm, Carriers, weigh_settings
+from advisor.tuning.measure.slow_steps import settle
+from advisor.tuning.search.state import SearchState
+from advisor.tuning.space.reversion import Unit, list_units, take_back
+
+_ROOT_TWO = math.sqrt(2.0)
+_SAME = 5e-4
+"""Standard error of the ln ratio of two strategies whose plan in force is the same."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A strategy, its settings, and what is believed of them."""
+
+    state: SearchState
+    whole: Changes
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Its settings in groups that can go back to the baseline's value on their own."""
+        return tuple(list_units(self.state.space.composer, self.whole))
+
+    @cached_property
+    def carriers(self) -> Carriers:
+        """What is believed of each unit beside what units are known to do only together."""
+        return weigh_settings(self._list_arms(), len(self.units), RACE_LUCK)
+
+    @property
+    def least(self) -> float:
+        """What a gain has to be to be worth a change, in ln(rate)."""
+        return math.log1p(self.state.record.job.spec.min_gain)
+
+    def find_places(self, changes: Mapping[str, Value]) -> frozenset[int]:
+        """Return the places of the units that a part of the strategy holds."""
+        return frozenset(place for place, unit in enumerate(self.units) if changes.keys() >= set(unit))
+
+    def expect(self, part: Mapping[str, Value]) -> float:
+        """Return what a part of the strategy is expected to bring, in ln(rate)."""
+        places = self.find_places(part)
+        expected = self.carriers.expected
+        return float(sum(expected[place] for place in places)) + self._say_together(places)
+
+    def find_core(self) -> Changes:
+        """Return the smallest part that is expected to hold all of the gain but `min_gain`.
+
+        Settings go back, the one that is missed least first, as long as no more is missed in all. Where every strategy
+        costs a launch, only what the search saw run can take the whole's place.
+        """
+        record = self.state.record
+        enough = self.expect(self.whole) - self.least
+        if record.switches_at_launch or record.has_launch_of_its_own(self.whole):
+            seen = [t.changes for t in self.state.allowed if self.state.scores.of(t) is not None]
+            parts = [part for part in seen if part and part.items() < self.whole.items()]
+            good = [p for p in parts if not record.has_failed_anywhere(p) and self.expect(p) >= enough]
+            return min(good, key=lambda part: (len(part), -self.expect(part)), default=self.whole)
+        core = self.whole
+        while (smaller := self.leave_one_out(core)) and self.expect(smaller[0]) >= enough:
+            core = smaller[0]
+        return core
+
+    def leave_one_out(self, part: Changes) -> list[Changes]:
+        """Return a part without each of its units, what is expected to bring most first; none that failed."""
+        found = (take_back(self.state.space.composer, part, unit) for unit in self.units)
+        alive = {p: None for p in found if p and not self.state.record.has_failed_anywhere(p)}
+        return sorted(alive, key=lambda p: (-self.expect(p), len(p)))
+
+    def _say_together(self, places: frozenset[int]) -> float:
+        """What units bring together beyond what each brings alone, in ln(rate); 0 without a cost model."""
+        if len(places) < 2 or self.state.model is None:
+            return 0.0
+        if places not in self._together:
+            own = self.state.space.context.baseline
+            sets = [places, *(frozenset((place,)) for place in places)]
+            values = [{**own, **{n: self.whole[n] for p in held for n in self.units[p]}} for held in sets]
+            base_s = self.state.model.predict_baseline_s()
+            whole, *alone = [math.log(base_s / s) for s in self.state.model.predict_many(values)]
+            self._together[places] = whole - math.fsum(alone)
+        return self._together[places]
+
+    @cached_property
+    def _together(self) -> dict[frozenset[int], float]:
+        return {}
+
+    def _list_arms(self) -> list[Arm]:
+        """What races say of the baseline, of the strategy and of its parts.
+
+        A part that raced beside none of them counts by its score, as a race of its own.
+        """
+        record = self.state.record
+        arms: list[Arm] = []
+        raced = set()
+        for number, blocks in record.races.items():
+            known = [b for b in blocks if self._is_part(record.trial[b.trial_number].changes)]
+            if len(known) > 1 and len({b.session_id for b in known}) == 1:
+                arms += self._read_race(number, known)
+                raced |= {block.trial_number for block in known}
+        for trial in self.state.allowed:
+            score = self.state.scores.of(trial)
+            if trial.changes and trial.number not in raced and score and self._is_part(trial.changes):
+                arms += self._pair(-len(arms) - 1, {}, trial.changes, score.mean, score.error)
+        held = {b.id: record.trial[b.trial_number].changes for b in record.history.blocks}
+        for block in record.history.blocks:
+            # One plan in force under two names.
+            twin = held.get(block.result.same_as) if block.result and block.result.same_as else None
+            if twin is not None and self._is_part(twin) and self._is_part(held[block.id]):
+                arms += self._pair(-len(arms) - 1, twin, held[block.id], 0.0, _SAME)
+        return arms
+
+    def _read_race(self, number: int, blocks: Sequence[Block]) -> list[Arm]:
+        """Each arm against the first; the error of a comparison is that of its two sides."""
+        told = [(0.0, math.inf)]
+        for block in blocks[1:]:
+            contrast = compare_blocks(block, blocks[0])
+            mean, error = settle(contrast) if contrast is not None else (0.0, math.inf)
+            given_up = block.result is not None and block.result.given_up
+            told.append((mean, max(error, SURELY_SLOW_ERROR if given_up else 0.0)))
+        told[0] = (0.0, min(error for _, error in told))
+        return [
+            self._make_arm(number, self.state.record.trial[b.trial_number].changes, b.session_id, *what)
+            for b, what in zip(blocks, told, strict=True)
+            if math.isfinite(what[1])
+        ]
+
+    def _pair(
+        self, number: int, one: Mapping[str, Value], other: Mapping[str, Value], mean: float, error: float
+    ) -> list[Arm]:
+        return [self._make_arm(number, what, "", rate, error) for what, rate in ((one, 0.0), (other, mean))]
+
+    def _make_arm(
+        self, number: int, changes: Mapping[str, Value], launch: str, rate: float, error: float
+    ) -> Arm:
+        places = self.find_places(changes)
+        luck = RACE_LUCK if launch else 0.0
+        alone = rate - self._say_together(places)
+        return Arm(number, places, launch, alone, math.hypot(error, luck) / _ROOT_TWO)
+
+    def _is_part(self, changes: Mapping[str, Value]) -> bool:
+        held = {name for place in self.find_places(changes) for name in self.units[place]}
+        return changes.items() <= self.whole.items() and held == changes.keys()

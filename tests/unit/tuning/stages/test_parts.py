@@ -1,0 +1,115 @@
+"""The burden of proof: a setting is advised only if the verdict's launches show that it helps."""
+
+from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.asked.jobs import Budget
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import Purpose
+from advisor.tuning.decisions import Candidate
+from advisor.tuning.explain.advice import build_advice
+from advisor.tuning.search.state import look
+from advisor.tuning.stages.parts import compare, list_parts
+from tests.unit.tuning.raced import BASE, Arm, Raced
+from tests.unit.tuning.simulated_cluster import make_job, make_spec
+
+SIZE: dict[str, Value] = {"fuse_grad_size_in_MB": 4.0}
+THREADS: dict[str, Value] = {"num_threads": 2}
+GARBAGE: dict[str, Value] = {"num_iteration_per_drop_scope": 30}
+CORE: dict[str, Value] = {**SIZE, **THREADS}
+WHOLE: dict[str, Value] = {**CORE, **GARBAGE}
+
+
+def searched() -> Raced:
+    """The search's winner is all three; two of them carry its gain."""
+    job = make_job(make_spec(budget=Budget(max_trials=4, max_seconds=1000)))
+    raced = Raced(job, 0.002).launch().race(BASE)
+    raced.race(BASE, (Purpose.SEARCH, WHOLE, 0.3))
+    return raced.race(
+        (Purpose.REVERT, WHOLE, 0.3), (Purpose.REVERT, CORE, 0.298), (Purpose.REVERT, {**SIZE, **GARBAGE}, 0.2),
+        (Purpose.REVERT, {**THREADS, **GARBAGE}, 0.1),
+    )  # fmt: skip
+
+
+def confirmed(*arms: tuple[dict[str, Value], float], launches: int = 4) -> Raced:
+    raced = searched()
+    for _ in range(launches):
+        line_up: list[Arm] = [BASE, *((Purpose.CONFIRM, changes, gain) for changes, gain in arms)]
+        raced.launch().race(*line_up)
+    return raced
+
+
+def advise(raced: Raced) -> Advice:
+    return build_advice(raced.job, raced.record.history, raced.now)
+
+
+def list_left(raced: Raced, core: dict[str, Value] = CORE) -> list[Changes]:
+    state = look(raced.record)
+    assert state is not None
+    return [
+        part.changes for part in list_parts(state, Candidate(Purpose.CONFIRM, Changes(core), "The core."))
+    ]
+
+
+def test_beside_the_core_race_the_whole_and_the_core_without_each_setting() -> None:
+    assert set(list_left(searched())) == {Changes(WHOLE), Changes(SIZE), Changes(THREADS)}
+
+
+def test_what_is_told_races_no_more() -> None:
+    raced = confirmed((CORE, 0.3), (WHOLE, 0.3), (SIZE, 0.1), (THREADS, 0.2))
+
+    assert list_left(raced) == []
+
+
+def test_settings_that_are_missed_are_advised_and_add_up() -> None:
+    advice = advise(confirmed((CORE, 0.3), (WHOLE, 0.3), (SIZE, 0.1), (THREADS, 0.2)))
+
+    assert (advice.verdict, advice.changes, advice.left) == (Verdict.CHANGE, CORE, GARBAGE)
+    assert advice.gain is not None
+    effects = {reason.knob: reason.effect for reason in advice.reasons}
+    size, threads = effects["fuse_grad_size_in_MB"], effects["num_threads"]
+    assert size is not None
+    assert threads is not None
+    lost_s = 0.1 * (1 - 1 / advice.gain.ratio)
+    assert abs(size.saved_s + threads.saved_s - lost_s) < 0.001
+    assert threads.low_s > size.high_s > size.low_s > 0
+
+
+def test_a_setting_that_is_not_missed_is_left_as_it_is() -> None:
+    advice = advise(confirmed((CORE, 0.3), (WHOLE, 0.3), (SIZE, 0.1), (THREADS, 0.299)))
+
+    assert (advice.verdict, advice.changes) == (Verdict.CHANGE, THREADS)
+    assert advice.left == {**SIZE, **GARBAGE}
+
+
+def test_a_setting_that_nobody_can_judge_is_not_advised() -> None:
+    """The burden lies on it: one short launch shows nothing."""
+    raced = confirmed((CORE, 0.3), launches=3)
+    raced.launch().race(BASE, (Purpose.CONFIRM, CORE, 0.3), (Purpose.CONFIRM, THREADS, 0.28), cycles=2)
+
+    advice = advise(raced.launch().race(BASE, (Purpose.CONFIRM, THREADS, 0.28), (Purpose.CONFIRM, SIZE, 0.1)))
+
+    assert (advice.verdict, advice.changes) == (Verdict.CHANGE, THREADS)
+
+
+def test_the_whole_is_advised_where_it_is_shown_to_be_faster() -> None:
+    advice = advise(confirmed((CORE, 0.3), (WHOLE, 0.4), (SIZE, 0.1), (THREADS, 0.2)))
+
+    assert (advice.verdict, advice.changes, advice.left) == (Verdict.CHANGE, WHOLE, {})
+    told = {reason.knob for reason in advice.reasons if reason.effect is not None}
+    assert "num_iteration_per_drop_scope" in told
+
+
+def test_nothing_is_advised_where_the_core_is_not_proved_whatever_its_parts_are() -> None:
+    advice = advise(confirmed((CORE, 0.0), (WHOLE, 0.1), (SIZE, 0.1), (THREADS, 0.0)))
+
+    assert advice.verdict is not Verdict.CHANGE
+
+
+def test_the_look_is_that_of_the_larger_set() -> None:
+    raced = confirmed((CORE, 0.3), (THREADS, 0.2))
+
+    found = compare(raced.record, CORE, THREADS, forced=True)
+
+    assert found is not None
+    assert (found.decision, found.launches) == ("change", 2)
+    assert abs(found.mean - 0.1) < 0.01
