@@ -156,7 +156,8 @@ def prove(record: Record, first: Case | None) -> Case | None:
     """Return the case of what is shown to help of a strategy whose gain is shown: the burden lies on each setting.
 
     The search's whole winner only where it is shown to be faster than its core; the core without the setting that is
-    missed least, where that setting is not shown to be missed. None stands on a verdict that it does not have itself.
+    missed least, where that is shown to bring nothing or was seen to bring less than the job's `min_gain`. None stands
+    on a verdict that it does not have itself.
     """
     if first is None or not first.wins:
         return first
@@ -164,8 +165,14 @@ def prove(record: Record, first: Case | None) -> Case | None:
     looks = [(compare(record, core, part, forced=forced), part) for part in find_parts(record, core)]
     told = [(look, part) for look, part in looks if look is not None]
     better = [part for look, part in told if len(part) > len(core) and look.decision == "change"]
-    missed = [(look.mean, part) for look, part in told if len(part) < len(core) and look.decision != "change"]
-    others = [*better, *(part for _, part in sorted(missed, key=lambda one: one[0]))]
+    least = math.log1p(record.job.spec.min_gain)
+    equal = [
+        (look.mean, part)
+        for look, part in told
+        if len(part) < len(core)
+        and (look.decision == "keep" or (look.decision is None and look.mean < least))
+    ]
+    others = [*better, *(part for _, part in sorted(equal, key=lambda one: one[0]))]
     trials = (record.find_trial(Purpose.CONFIRM, part) for part in others)
     cases = (make_case(record, trial) for trial in trials if trial is not None)
     return next((case for case in cases if case.wins), first)

@@ -19,7 +19,7 @@ from advisor.tuning.history.comparisons import Comparison, list_comparisons
 from advisor.tuning.history.launches import believe_luck, is_part
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import merge_contrasts
-from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, find_level
+from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, FIRST_LOOK, find_level
 from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.measure.slow_steps import settle
@@ -258,16 +258,26 @@ def _race(
     race_s = min(planned_s, reserve.plan.race_s - (needs_s - record.remaining_s))
     if race_s < planned_s * (_SHORTEST if count >= 2 else 0.0) or race_s <= 0.0:
         return SPENT
-    arms = arms[: _count_seats(record, arms, reserve, count, needs_s)]
+    arms = arms[
+        : _count_seats(record, arms, reserve, _count_later(record, arms[1], verdict, reserve), needs_s)
+    ]
     rules = verdict_rules(record, arms, race_s * len(arms) / 2.0, _find_enough(record, arms[1], verdict))
     return Turn(Race(Stage.CONFIRM, because, arms, rules, record.next_race), fresh)
 
 
+def _count_later(record: Record, winner: Candidate, verdict: Confirmation, reserve: Reserve) -> int:
+    """Launches behind this one that the winner needs: as planned, fewer for a plain lead, none once it is shown."""
+    done = len(verdict.launches)
+    if verdict.is_decided:
+        return 0
+    is_plain = _find_lead(record, winner, verdict) > _PLAIN_LEAD
+    return max(0, (FIRST_LOOK if is_plain else reserve.plan.launches) - done - 1)
+
+
 def _count_seats(
-    record: Record, arms: tuple[Candidate, ...], reserve: Reserve, done: int, needs_s: float
+    record: Record, arms: tuple[Candidate, ...], reserve: Reserve, later: int, needs_s: float
 ) -> int:
-    """How many arms may race: beside baseline and winner those that leave the planned launches their time."""
-    later = max(0, reserve.plan.launches - done - 1)
+    """How many arms may race: beside baseline and winner those that leave the `later` launches their time."""
     spare_s = record.remaining_s - needs_s - later * reserve.launch_s
     each_s = (1 + later) * reserve.plan.race_s / 2.0
     two = verdict_rules(record, arms[:2], reserve.plan.race_s)

@@ -2,9 +2,9 @@
 
 The verdict's strategy is the core of the search's winner. Beside it race the whole winner, and, where the core has
 several settings, the core without each of them. Which they are is decided before the verdict's first race; each races
-until it is told. In the answer the whole takes the core's place only where it is shown to be faster, and a setting that
-is not shown to be missed goes: every step stands on the one before, so that none spends error of its own
-(docs/decisions/0050).
+until it is told, in two launches at most. In the answer the whole takes the core's place only where it is shown to be
+faster, and a setting that is seen to bring nothing goes: every step stands on the one before, so that none spends error
+of its own (docs/decisions/0050).
 """
 
 import math
@@ -24,6 +24,8 @@ from advisor.tuning.search.state import SearchState, choose_winner
 from advisor.tuning.space.composition import join_names
 from advisor.tuning.stages.confirmation import count_planned, put_together
 
+_MOST_LAUNCHES = 2
+"""Launches of one part: what they do not tell is told of the group, as soon."""
 _MOST_PARTS = 4
 """Parts of one race: more would make each one's turn rare."""
 
@@ -48,7 +50,8 @@ def list_parts(state: SearchState, core: Candidate) -> tuple[Candidate, ...]:
         # The trimming saw the whole beside the core already: one launch that shows no more of it is enough.
         fewest = 0 if begun and len(part) > len(core.changes) else FIRST_LOOK
         seen = look.launches if look else 0
-        if seen < fewest or (look is not None and look.decision is None and look.mean >= least):
+        is_promising = look is None or (look.decision is None and look.mean >= least)
+        if seen < fewest or (is_promising and seen < _MOST_LAUNCHES):
             found.append(Candidate(Purpose.CONFIRM, part, _say_why(core.changes, part)))
     return tuple(found[:_MOST_PARTS])
 
