@@ -75,6 +75,8 @@ class Answer:
     """What the result must not be read without, the most important first."""
     rates: tuple[tuple[str, float], ...]
     """Samples a second of the script as it stands and, of a change, as advised."""
+    rate_range: tuple[float, float] | None
+    """What the last of them lies between, with 95 %; None where that is not known."""
     rate_unit: str
     lines: tuple[Line, ...]
     """For the user's own script or command, largest saving first."""
@@ -105,9 +107,11 @@ def make_answer(advice: Advice, use: Use | None = None) -> Answer:
     use = use or Use()
     is_change = advice.verdict is Verdict.CHANGE
     result, certainty = _say_result(advice)
-    rates = [("yours", advice.baseline_samples_per_s)]
+    base, gain = advice.baseline_samples_per_s, advice.gain
+    rates = [("yours", base)]
     if is_change:
         rates.append(("advised", advice.strategy_samples_per_s))
+    is_known = is_change and gain is not None and gain.quality is Quality.KNOWN
     command, note, to_do = _say_what_to_do(advice, use)
     how = f"{use.before}{use.program} advice {advice.job_id} -v"
     return Answer(
@@ -118,6 +122,7 @@ def make_answer(advice: Advice, use: Use | None = None) -> Answer:
         moods=say_moods(advice.moods),
         careful=_list_careful(advice),
         rates=tuple(rates),
+        rate_range=(base * gain.low, base * gain.high) if gain and is_known else None,
         rate_unit=advice.rate_unit,
         lines=_order_lines(advice, use.lines) if is_change else (),
         open_changes=len(advice.changes) - sum(len(line.knobs) for line in use.lines),

@@ -41,21 +41,11 @@ class Figure:
     """One sentence that says what the chart shows."""
     table: Table
     plot: str
-    """Plotly JSON: data and layout."""
+    """Plotly JSON: data and layout; empty where `svg` is the chart."""
     height: int
     """In CSS pixels; one of the classes that advisor.css knows."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a before-and-after comparison."""
-
-    label: str
-    samples_per_s: float
-    low: float
-    high: float
-    blocks: tuple[float, ...] = ()
-    """Throughput of each block, in the order of the rounds."""
+    svg: str = ""
+    """The chart itself, which needs no JavaScript."""
 
 
 def close_figure(figure: go.Figure) -> str:
@@ -81,47 +71,6 @@ def lay_out(figure: go.Figure, height: int, **more: object) -> None:
     )
     figure.update_xaxes(automargin=True, zeroline=False)
     figure.update_yaxes(automargin=True, zeroline=False)
-
-
-def draw_comparison(before: Side, after: Side, gain_words: str, unit: str) -> Figure:
-    """Draw throughput before and after: a dot per block, a diamond and a bar for estimate and 95 % interval."""
-    figure = go.Figure()
-    for place, side, colour in ((0, after, ACCENT), (1, before, BASELINE)):
-        if side.blocks:
-            figure.add_scatter(
-                x=list(side.blocks), y=[place - 0.27] * len(side.blocks), mode="markers",
-                marker={"color": colour, "size": 9, "opacity": 0.35},
-                hovertemplate=f"block: %{{x:.1f}} {unit}<extra></extra>",
-            )  # fmt: skip
-        figure.add_scatter(
-            x=[side.samples_per_s], y=[place], mode="markers",
-            marker={"color": colour, "size": 13, "symbol": "diamond"},
-            error_x={
-                "type": "data", "symmetric": False, "array": [side.high - side.samples_per_s],
-                "arrayminus": [side.samples_per_s - side.low], "thickness": 3, "width": 9, "color": colour,
-            },
-            hovertemplate=f"{side.label}: %{{x:.1f}} {unit}<extra></extra>",
-        )  # fmt: skip
-    lay_out(figure, 200, xaxis_title=f"{unit} in the verdict's races<br>dots: races; bar: 95 % interval")
-    figure.update_yaxes(tickvals=[0, 1], ticktext=[after.label, before.label], range=[-0.6, 1.5])
-    rows = tuple(
-        (
-            side.label, formats.number(side.samples_per_s),
-            f"{formats.number(side.low)} … {formats.number(side.high)}", str(len(side.blocks) or formats.NO_VALUE),
-        )
-        for side in (before, after)
-    )  # fmt: skip
-    return Figure(
-        id="comparison",
-        title="Throughput before and after",
-        summary=(
-            f"The baseline reaches {formats.number(before.samples_per_s)} {unit} and the strategy "
-            f"{formats.number(after.samples_per_s)}: {gain_words}."
-        ),
-        table=Table(("", unit, "95 % interval", "blocks"), rows),
-        plot=close_figure(figure),
-        height=200,
-    )
 
 
 def list_phases(phases: Phases) -> list[tuple[str, float]]:

@@ -274,6 +274,6 @@ def _finish(work: UnitOfWork, decided: VersionedDecision, now: datetime) -> None
 def _fail(work: UnitOfWork, job: Job, because: str, now: datetime) -> None:
     work.reach(FaultPoint.JOB_ENDED)
     close_trials(work, job.id, now)
-    work.jobs.move(job.id, JobState.FAILED, because, since=_ACTIVE, now=now, stage=Stage.DONE)
+    work.jobs.move(job.id, JobState.FAILED, because, since=_ACTIVE, now=now)
     work.events.append(job.id, EventKind.JOB, f"The job has failed: {because}", now)
     tell_webhooks(work, job.id, NoticeEvent.FAILED, because, now)

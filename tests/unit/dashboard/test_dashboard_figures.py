@@ -4,8 +4,6 @@ import json
 from html import unescape
 
 from advisor.dashboard.figures.charts import (
-    Side,
-    draw_comparison,
     draw_phases,
     draw_waterfall,
 )
@@ -37,15 +35,6 @@ def test_waterfall_says_where_its_axis_starts_when_that_is_not_zero() -> None:
     assert f"from {start:g}" in layout["xaxis"]["title"]["text"]
     whole = json.loads(draw_waterfall(BEFORE, Phases(forward_s=0.01)).plot)["layout"]
     assert whole["xaxis"]["range"][0] == 0
-
-
-def test_comparison_shows_every_block_and_both_intervals() -> None:
-    before, after = Side("baseline", 100, 98, 102, (99.0, 101.0)), Side("strategy", 120, 115, 126, (119.0,))
-    figure = draw_comparison(before, after, "+20.0 %", "steps/s")
-    traces = json.loads(figure.plot)["data"]
-    assert [len(trace["x"]) for trace in traces] == [1, 1, 2, 1]
-    assert "steps/s" in figure.summary
-    assert figure.table.rows[1] == ("strategy", "120", "115 … 126", "1")
 
 
 def test_phases_without_measured_communication_leave_it_open() -> None:

@@ -1,7 +1,5 @@
 """View models: what a page says about a job in each of its states."""
 
-import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from advisor.answers.own_words import list_own_lines
+from advisor.dashboard.formats import duration
 from advisor.dashboard.views.chips import chip_for_job, chip_for_verdict
 from advisor.dashboard.views.evidence import judge_finding
 from advisor.dashboard.views.job.page import JobActions, Overview, list_actions, view_overview
@@ -20,9 +19,11 @@ from advisor.dashboard.views.server.jobs import tell_gain, tell_gain_range, view
 from advisor.dashboard.views.server.site import group_knobs, order_agents, view_log
 from advisor.dashboard.views.trials.page import view_trial_page
 from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.answers.moods import Mood, MoodCause, Moods, MoodSpan, say_moods
 from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.measured.trials import Contrast, JobHistory, Outcome
+from advisor.protocol.measured.spending import measure_wall_s
+from advisor.protocol.measured.trials import JobHistory, Outcome
 from advisor.protocol.views import LogChunk, Role
 from advisor.services.tokens import Principal
 from tests.samples.evidence import leave_undecided
@@ -70,7 +71,7 @@ def test_verdict_that_excludes_a_worthwhile_gain_keeps_the_settings() -> None:
     assert page.verdict.sentence.endswith("gains up to +2.6 % are not excluded.")
     assert page.verdict.next_steps[0] == "Change nothing."
     assert page.verdict.command == ""
-    assert page.comparison is None
+    assert page.verdict.bars == ()
     assert page.breakdown is not None
 
 
@@ -133,29 +134,60 @@ def test_only_those_who_may_see_the_cancel_button_and_only_while_it_helps() -> N
     assert not may(FINISHED).may_cancel
 
 
-def test_comparison_rests_on_the_rounds_of_the_confirmation() -> None:
-    rows = show().comparison.table.rows
-    assert [row[3] for row in rows] == ["8", "8"]
+def test_yours_and_advised_stand_on_one_axis() -> None:
+    advice = FINISHED.advice
+    assert advice is not None
+    assert advice.gain is not None
+    yours, advised = show().verdict.bars
+    assert advised.high == pytest.approx(100.0)
+    assert advised.share / yours.share == pytest.approx(advice.gain.ratio, rel=0.01)
+    assert advised.low == pytest.approx(yours.share * advice.gain.low)
+    assert yours.low is None
 
 
-def test_a_strategys_estimate_lies_among_the_dots_of_its_races() -> None:
-    """Whatever hour the baseline's own blocks are from: a dot is a race's gain on the rate that the page names."""
-    base, gain = FINISHED.advice.baseline_samples_per_s, FINISHED.advice.gain
-    assert gain is not None
-    winners = {t.number for t in FINISHED.history.trials if t.changes == FINISHED.advice.changes}
-    leads = iter([0.9, 1.1] * 50)
-    blocks = [
-        b.model_copy(update={"summary": b.summary.model_copy(update={"contrast": Contrast(
-            mean=0.0, error=0.01, freedom=9, cycles=5, total=math.log(gain.ratio * next(leads)), total_error=0.1,
-            per_step=0.0, excess_error=0.1, slow_shares=(0.0, 0.0))})})
-        if b.trial_number in winners and b.summary else b
-        for b in FINISHED.history.blocks
-    ]  # fmt: skip
-    history = FINISHED.history.model_copy(update={"blocks": tuple(blocks)})
-    plot = json.loads(show(replace(FINISHED, history=history)).comparison.plot)["data"]
-    dots, diamond = plot[0]["x"], plot[1]["x"][0]
-    assert min(dots) < diamond < max(dots)
-    assert diamond == pytest.approx(base * gain.ratio, rel=0.01)
+def test_rates_of_every_race_stand_in_their_launch() -> None:
+    figure = show().rates
+    assert figure is not None
+    races = {(b.session_id, b.race) for b in FINISHED.history.done_blocks()}
+    assert len(figure.table.rows) == len(races)
+    assert figure.svg.count('<rect class="band"') == len({session for session, _ in races})
+    told = FINISHED.advice.changes.describe()
+    assert told in {row[4] for row in figure.table.rows}
+    assert "slow" not in figure.svg
+
+
+def test_moods_are_told_below_the_headline_and_shaded(stories: Stories, sign_in: SignIn) -> None:
+    block = next(b for b in FINISHED.history.done_blocks() if b.trial_number == 0)
+    span = MoodSpan(
+        session_id=block.session_id, began_at=block.issued_at, ended_at=block.finished_at, samples_per_s=20.0
+    )
+    mood = {"share": 0.5, "longest_step_s": 0.1}
+    moods = Moods(
+        slow=Mood(samples_per_s=20, low=20, high=20, spans=(span,), **mood),
+        fast=Mood(samples_per_s=90, low=90, high=90, spans=(), **mood),
+        is_within_launch=True, cause=MoodCause.UNKNOWN,
+    )  # fmt: skip
+    story = replace(FINISHED, advice=FINISHED.advice.model_copy(update={"moods": moods}))
+    figure = show(story).rates
+    assert figure is not None
+    assert figure.svg.count('<rect class="slow" x=') == 1
+    assert [row[-1] for row in figure.table.rows].count("slow") == 1
+    assert show(story).verdict.moods == say_moods(moods)
+    stories.tell(story)
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample").text
+    assert page.index('class="headline') < page.index('class="moods"') < page.index('class="sentence"')
+
+
+def test_running_job_tells_its_own_rate_the_step_and_what_is_left() -> None:
+    spec = RUNNING.job.spec
+    budget = spec.budget.model_copy(update={"max_seconds": 1e5})
+    page = show(RUNNING, spec=spec.model_copy(update={"budget": budget}))
+    told = dict(page.verdict.cost)
+    assert "samples/s" in told["your settings"]
+    left_s = 1e5 - measure_wall_s(RUNNING.history.sessions, NOW)
+    assert told["left of the budget"] == duration(left_s)
+    assert page.breakdown is not None
+    assert page.breakdown.table.columns == ("phase", "yours ms")
 
 
 def test_ladder_is_apart_from_what_changed(sign_in: SignIn) -> None:
@@ -358,6 +390,11 @@ def test_every_stage_has_its_words() -> None:
         job = RUNNING.job.model_copy(update={"stage": stage})
         assert [place_stage(step, job) for step in page.stages].count("now") == 1
         assert page.verdict.next_steps
+
+
+def test_a_failed_job_stops_where_it_stood() -> None:
+    job = RUNNING.job.model_copy(update={"stage": Stage.PROBE, "state": JobState.FAILED})
+    assert [place_stage(stage, job) for stage in Stage] == ["now", *["ahead"] * 4]
 
 
 def test_stages_of_a_job_that_finished_are_past() -> None:

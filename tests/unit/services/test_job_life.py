@@ -253,6 +253,7 @@ def test_fatal_trouble_fails_the_job_with_its_sentence(world: World) -> None:
     world.keep_up()
     failed = world.job(job.id)
     assert (failed.state, failed.state_reason) == (JobState.FAILED, trouble.sentence)
+    assert failed.stage is Stage.PROBE
     assert world.history(job.id).sessions[0].reason == trouble.sentence
 
 

@@ -1,12 +1,12 @@
 """What a person may do about a job, and what its overview shows."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from advisor.dashboard.figures.charts import Figure, Side, draw_comparison, draw_phases, draw_waterfall
+from advisor.dashboard.figures.charts import Figure, draw_phases, draw_waterfall
+from advisor.dashboard.figures.rates import draw_rates
 from advisor.dashboard.figures.study import draw_history
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.views.chips import Chip, chip_for_outcome
@@ -14,14 +14,13 @@ from advisor.dashboard.views.job.verdict import VerdictCard, view_verdict
 from advisor.dashboard.views.trials.measured import QUIET, MeasuredTrial, measure_trials
 from advisor.protocol.answers.advice import CONTINUE_S, Advice
 from advisor.protocol.asked.jobs import Job, JobState, Stage
-from advisor.protocol.gains import Quality
-from advisor.protocol.measured.estimates import estimate_blocks, rate_of
 from advisor.protocol.measured.telemetry import SessionTelemetry
-from advisor.protocol.measured.trials import Block, JobHistory, Purpose
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import JobEvent
 from advisor.services.jobs import may_change
 from advisor.services.tokens import Principal
 from advisor.tuning.history.study import study_job
+from advisor.tuning.measure.phases import pool_phases
 
 _LATEST = 6
 """Events that the overview of a live job shows."""
@@ -47,9 +46,10 @@ class Overview:
     stages: tuple[Stage, ...]
     """The way from probe to done; empty once there is an answer."""
     verdict: VerdictCard
-    comparison: Figure | None
+    rates: Figure | None
+    """The samples a second of each race."""
     breakdown: Figure | None
-    """The waterfall from before to after; only the baseline's phases where nothing is to change."""
+    """The waterfall from before to after; only the baseline's phases where nothing is to change, or not yet."""
     history: Figure | None
     """Every trial so far, while there is no advice."""
     utilisation: Figure | None
@@ -74,42 +74,25 @@ def list_actions(job: Job, person: Principal, advice: Advice | None) -> JobActio
     )
 
 
-def _draw_sides(history: JobHistory, advice: Advice) -> Figure | None:
-    """Draw the verdict's races. A dot of the strategy is a race's gain on the baseline's rate, as its estimate is."""
-    if advice.gain is None or not advice.changes or advice.gain.quality is not Quality.KNOWN:
+def _draw_rates(job: Job, history: JobHistory, advice: Advice | None) -> Figure | None:
+    """Draw each race's rates: of the strategy that the advice is about, or that is best so far, where it raced."""
+    if advice is not None:
+        return draw_rates(history, advice.changes or advice.candidate, advice.moods, advice.rate_unit)
+    best = job.standing and next((t for t in history.trials if t.number == job.standing.trial_number), None)
+    return draw_rates(history, best.changes if best else None, None, job.rate_unit)
+
+
+def _draw_breakdown(history: JobHistory, advice: Advice | None) -> Figure | None:
+    """Draw the step before and after; that of the script alone where nothing is advised, or not yet."""
+    if advice is None:
+        before = pool_phases([block for block in history.done_blocks() if block.trial_number == 0])
+    else:
+        before = advice.phases_before
+        if advice.changes and before.total_s() and advice.phases_after.total_s():
+            return draw_waterfall(before, advice.phases_after)
+    if not before.total_s():
         return None
-    winners = {
-        trial.number
-        for trial in history.trials
-        if trial.purpose is Purpose.CONFIRM and trial.changes == advice.changes
-    }
-    blocks = history.done_blocks()
-    confirmed = {block.race for block in blocks if block.trial_number in winners}
-    ours = [block for block in blocks if block.trial_number in winners]
-    theirs = [block for block in blocks if block.trial_number == 0 and block.race in confirmed]
-    estimate = estimate_blocks(theirs)
-    half = estimate.half_width if estimate else 0.0
-    base = advice.baseline_samples_per_s
-    before = Side("baseline", base, base - half, base + half, _list_throughputs(theirs))
-    after = Side(
-        "strategy", advice.strategy_samples_per_s, base * advice.gain.low, base * advice.gain.high,
-        tuple(
-            base * math.exp(b.summary.contrast.total) if b.summary and b.summary.contrast else rate_of(b) for b in ours
-        ),
-    )  # fmt: skip
-    return draw_comparison(before, after, advice.gain.describe(), advice.rate_unit)
-
-
-def _draw_breakdown(advice: Advice) -> Figure | None:
-    if not advice.phases_before.total_s():
-        return None
-    if advice.changes and advice.phases_after.total_s():
-        return draw_waterfall(advice.phases_before, advice.phases_after)
-    return draw_phases([("baseline", advice.phases_before)], "Where the step time goes")
-
-
-def _list_throughputs(blocks: Sequence[Block]) -> tuple[float, ...]:
-    return tuple(rate for block in blocks if (rate := rate_of(block)) > 0.0)
+    return draw_phases([("yours", before)], "Where the step time goes")
 
 
 def _count_failures(trials: Sequence[MeasuredTrial], history: JobHistory) -> tuple[tuple[Chip, int], ...]:
@@ -133,8 +116,8 @@ def view_overview(
     return Overview(
         stages=() if advice else tuple(Stage),
         verdict=view_verdict(job, history, advice, now),
-        comparison=_draw_sides(history, advice) if advice else None,
-        breakdown=_draw_breakdown(advice) if advice else None,
+        rates=_draw_rates(job, history, advice),
+        breakdown=_draw_breakdown(history, advice),
         history=None if advice else draw_history(study_job(job, history)),
         utilisation=draw_utilisation(telemetry) if is_live else None,
         failures=_count_failures(trials, history),

@@ -4,8 +4,9 @@ import shlex
 from dataclasses import dataclass
 from datetime import datetime
 
-from advisor.answers.answer import Line, Use, make_answer
+from advisor.answers.answer import Answer, Line, Use, make_answer
 from advisor.answers.own_words import list_own_lines
+from advisor.answers.wording import spell_rate
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
 from advisor.dashboard.views.evidence import interval, likely
@@ -14,9 +15,24 @@ from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_co
 from advisor.protocol.answers.why import list_savings, say_why
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.gains import spell_bound
-from advisor.protocol.measured.spending import measure_device_hours
+from advisor.protocol.measured.estimates import estimate_blocks
+from advisor.protocol.measured.spending import measure_device_hours, measure_time_left_s
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind
+
+
+@dataclass(frozen=True)
+class RateBar:
+    """A rate on the axis of the verdict's bars."""
+
+    name: str
+    told: str
+    """`277 samples/s`"""
+    share: float
+    """Its length, in per cent of the axis."""
+    low: float | None = None
+    """Where its 95 % interval begins, in per cent of the axis; None where that is not known."""
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,10 @@ class VerdictCard:
     """What to paste: it uses the strategy, or gives the job more time; empty where nothing is to be done."""
     command_lead: str = ""
     """A sentence before it."""
+    moods: str = ""
+    """The moods of the script as it stands, right below the headline."""
+    bars: tuple[RateBar, ...] = ()
+    """Yours and advised on one axis."""
 
 
 def place_stage(stage: Stage, job: Job) -> str:
@@ -65,7 +85,12 @@ def view_verdict(job: Job, history: JobHistory, advice: Advice | None, now: date
         return _view_answer(job, advice)
     hours = formats.device_hours(measure_device_hours(job, history.sessions, now))
     tried, most = count_search_trials(history), job.spec.budget.max_trials
-    cost = (("device-hours so far", hours), ("strategies tried", f"{tried} of at most {most}"))
+    left_s = max(0.0, measure_time_left_s(job, history.sessions, now))
+    yours = estimate_blocks([block for block in history.done_blocks() if block.trial_number == 0])
+    cost: tuple[tuple[str, str], ...] = (
+        ("device-hours so far", hours),
+        ("strategies tried", f"{tried} of at most {most}"),
+    )
     reason = (job.state_reason,) if job.state_reason else ()
     if job.state is JobState.FAILED:
         return VerdictCard(
@@ -86,6 +111,9 @@ def view_verdict(job: Job, history: JobHistory, advice: Advice | None, now: date
     if job.state is JobState.CANCELLING:
         sentence = "Waits until every training process is gone."
         return VerdictCard("muted", "Cancelling", "", sentence, reason, (), cost)
+    cost = (("left of the budget", formats.duration(left_s)), *cost)
+    if yours is not None:
+        cost = (("your settings", f"{spell_rate(yours.samples_per_s)} {job.rate_unit}"), *cost)
     return VerdictCard(
         "busy",
         "Measuring",
@@ -162,7 +190,6 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
     is_change = advice.verdict is Verdict.CHANGE
     why = (say_why(advice), *list_savings(advice)) if is_change else (advice.diagnosis.sentence,)
     answer = make_answer(advice, Use(lines=list_own_lines(advice, job)))
-    why = tuple(filter(None, (answer.moods, *why)))
     tones = {Verdict.CHANGE: "good", Verdict.KEEP: "muted", Verdict.UNDECIDED: "caution"}
     lead, figure, told, sentence = _tell_figures(advice)
     command, command_lead = "", ""
@@ -186,6 +213,23 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
         lines=answer.lines,
         command=command,
         command_lead=command_lead,
+        moods=answer.moods,
+        bars=_draw_bars(answer),
+    )
+
+
+def _draw_bars(answer: Answer) -> tuple[RateBar, ...]:
+    """Yours and advised; a single rate has nothing to stand beside."""
+    if len(answer.rates) < 2:
+        return ()
+    low, high = answer.rate_range or (None, None)
+    most = max(high or 0.0, *(rate for _, rate in answer.rates)) or 1.0
+    (yours, base), (advised, rate) = answer.rates
+    scale = 100.0 / most
+    ends = (low * scale, high * scale) if low is not None and high is not None else (None, None)
+    return (
+        RateBar(yours, f"{spell_rate(base)} {answer.rate_unit}", base * scale),
+        RateBar(advised, f"{spell_rate(rate)} {answer.rate_unit}", rate * scale, *ends),
     )
 
 
