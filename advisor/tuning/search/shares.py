@@ -16,6 +16,8 @@ from advisor.tuning.search.state import SearchState
 from advisor.tuning.space.reversion import Unit, list_units, take_back
 
 _ROOT_TWO = math.sqrt(2.0)
+_LIKELY = 0.5
+"""Chance from which settings are taken to bring something: the median model's (Barbieri and Berger 2004)."""
 _SAME = 5e-4
 """Standard error of the ln ratio of two strategies whose plan in force is the same."""
 
@@ -53,22 +55,31 @@ class Shares:
         return float(sum(expected[place] for place in places)) + self._say_together(places)
 
     def find_core(self) -> Changes:
-        """Return the smallest part that is expected to hold all of the gain but `min_gain`.
+        """Return the smallest part that is expected to hold all of the gain but `min_gain`, or that probably does.
 
-        Settings go back, the one that is missed least first, as long as no more is missed in all. Where every strategy
-        costs a launch, only what the search saw run can take the whole's place.
+        Settings go back, the one that is missed least first, as long as no more is missed in all, or more is less
+        likely than not: noise leaves each of them a little to expect. Where every strategy costs a launch, only what
+        the search saw run can take the whole's place.
         """
         record = self.state.record
-        enough = self.expect(self.whole) - self.least
         if record.switches_at_launch or record.has_launch_of_its_own(self.whole):
             seen = [t.changes for t in self.state.allowed if self.state.scores.of(t) is not None]
             parts = [part for part in seen if part and part.items() < self.whole.items()]
-            good = [p for p in parts if not record.has_failed_anywhere(p) and self.expect(p) >= enough]
+            good = [p for p in parts if not record.has_failed_anywhere(p) and not self._is_missed(p)]
             return min(good, key=lambda part: (len(part), -self.expect(part)), default=self.whole)
         core = self.whole
-        while (smaller := self.leave_one_out(core)) and self.expect(smaller[0]) >= enough:
+        while (smaller := self.leave_one_out(core)) and not self._is_missed(smaller[0]):
             core = smaller[0]
         return core
+
+    def _is_missed(self, part: Mapping[str, Value]) -> bool:
+        """Whether what the strategy has beyond a part is expected to bring `min_gain`, and probably does."""
+        if self.expect(part) >= self.expect(self.whole) - self.least:
+            return False
+        held = self.find_places(part)
+        every = frozenset(range(len(self.units)))
+        together = self._say_together(every) - self._say_together(held)
+        return self.carriers.chance_to_bring(every - held, self.least - together) >= _LIKELY
 
     def leave_one_out(self, part: Changes) -> list[Changes]:
         """Return a part without each of its units, what is expected to bring most first; none that failed."""

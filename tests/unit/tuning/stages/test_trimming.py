@@ -140,3 +140,15 @@ def test_what_failed_is_not_what_the_trimming_leaves() -> None:
 @pytest.mark.parametrize("winner", [SIZE, THREADS])
 def test_a_winner_of_one_setting_is_not_trimmed(winner: dict[str, Value]) -> None:
     assert ask(begun(winner, 0.2), winner) is None
+
+
+def test_what_noise_leaves_settings_to_be_expected_to_bring_keeps_none_of_them() -> None:
+    """Each of them may bring something, so that something is expected; more likely they bring nothing."""
+    winner = {**WINNER, **GARBAGE, "nccl_comm_num": 2}
+    raced = begun(winner, 1.2, spread=0.5).race(BASE, (Purpose.SEARCH, THREADS, 0.9))
+    state = look(raced.record)
+    assert state is not None
+    shares = Shares(state, Changes(winner))
+
+    assert shares.expect(winner) - shares.expect(THREADS) > shares.least
+    assert find_core(raced, winner) == THREADS
