@@ -86,6 +86,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     diagnosis = _diagnose(record, space, before, after if chosen else [])
     grounds = _find_grounds(record, space, state, shown)
     answer = say_answer(grounds)
+    ladder = _climb(record, state, [*([first.trial] if first else []), *rungs], shown)
     return Advice(
         job_id=job.id,
         verdict=grounds.verdict,
@@ -128,7 +129,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
             list_evidence(record, chosen),
         ),
         left=list_left(state, changes),
-        ladder=_climb(record, state, [*([first.trial] if first else []), *rungs], shown),
+        ladder=ladder,
         diagnosis=diagnosis,
         phases_before=phases[0],
         phases_after=phases[1],
@@ -147,7 +148,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
                 chosen.trial if chosen else None,
                 diagnosis,
                 phases,
-                has_ladder=bool(space and space.higher),
+                has_ladder=any(rung.gain for rung in ladder),
                 host_cores=measure_host_cores(after if chosen else before, space),
             ),
         ),

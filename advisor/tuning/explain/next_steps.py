@@ -33,7 +33,7 @@ def list_next_steps(
 ) -> tuple[str, ...]:
     """Return sentences in the order of their use; `phases` are those before and after the advised change.
 
-    `has_ladder`: some knob of a rung above the allowed one could matter. `host_cores`: processors that a rank keeps
+    `has_ladder`: some rung of the ladder was measured. `host_cores`: processors that a rank keeps
     busy.
     """
     steps: list[str] = []

@@ -22,6 +22,7 @@ from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.answers.moods import Mood, MoodCause, Moods, MoodSpan, say_moods
 from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.spending import measure_wall_s
 from advisor.protocol.measured.trials import JobHistory, Outcome
 from advisor.protocol.views import LogChunk, Role
@@ -198,6 +199,14 @@ def test_ladder_is_apart_from_what_changed(sign_in: SignIn) -> None:
     )
     rungs = re.search(r'<ul class="rungs">.*?</ul>', page, re.S).group(0)
     assert re.findall(r"<strong>(.*?)</strong>", rungs) == ["+19.7 %", "unconfirmed"]
+
+
+def test_a_ladder_of_which_nothing_was_tried_is_left_out(stories: Stories, sign_in: SignIn) -> None:
+    rungs = tuple(
+        rung.model_copy(update={"changes": Changes(), "gain": None}) for rung in FINISHED.advice.ladder
+    )
+    stories.tell(replace(FINISHED, advice=FINISHED.advice.model_copy(update={"ladder": rungs})))
+    assert "Left on the table" not in sign_in("adv_viewer_3_x").get("/jobs/sample").text
 
 
 def test_sharding_is_told_with_the_ranks_that_share_a_copy() -> None:
