@@ -9,7 +9,7 @@ from advisor.answers.step import Step, tell_step
 from advisor.answers.wording import EFFECT_WORDS, spell_duration
 from advisor.protocol.answers.advice import Action, Advice, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.moods import say_moods
-from advisor.protocol.answers.why import say_left, say_saving
+from advisor.protocol.answers.why import say_left, say_saving, say_unmeasured
 from advisor.protocol.gains import (
     NOISY,
     Quality,
@@ -86,9 +86,11 @@ class Answer:
     """To paste: it starts the training as advised, or gives the job more time."""
     command_note: str
     to_do: str
-    """What to do where there is no command, or besides it; empty where nothing is."""
+    """What the user does by hand, beside the command or in its place; empty where the command does everything."""
     exactness: str
     """What the changes do to the results of the training."""
+    unmeasured: str
+    """Which changes are advised as a group, because no launch showed what each of them brings; empty for none."""
     step: Step | None
     """None where no account of a step was measured."""
     bound: str
@@ -130,6 +132,7 @@ def make_answer(advice: Advice, use: Use | None = None) -> Answer:
         command_note=note,
         to_do=to_do,
         exactness=_say_exactness(advice) if is_change else "",
+        unmeasured=say_unmeasured(advice) if is_change else "",
         step=tell_step(advice),
         bound=f"{advice.diagnosis.title}. {advice.diagnosis.sentence}",
         left=say_left(advice),

@@ -77,7 +77,9 @@ def _render_grounds(advice: Advice, answer: Answer, job_name: str, files: Sequen
     if rungs := advice.list_rungs():
         parts += _section("What riskier settings measured", Group(*(_rung(rung) for rung in rungs)))
     if advice.dropped:
-        parts += _section("What was not searched, and why (advisor knobs: all of them)", _dropped(advice))
+        parts += _section(
+            "What the search left out, and why (advisor knobs lists every knob)", _dropped(advice)
+        )
     parts += _section("What this cost", _cost(advice))
     to_do = [
         answer.command or answer.to_do,

@@ -77,8 +77,8 @@ def _list_what_to_do(answer: Answer) -> list[RenderableType]:
             label = "   all" if rows else label
         if answer.command or answer.command_note:
             rows.append(_Pasted(label, answer.command, answer.command_note))
-        if answer.exactness:
-            rows.append(_row("", Text(answer.exactness, style="dim")))
+        if told := " ".join(filter(None, (answer.exactness, answer.unmeasured))):
+            rows.append(_row("", Text(told, style="dim")))
     elif answer.command:
         rows.append(_Pasted("TO DO", answer.command, answer.command_note))
     if answer.to_do:

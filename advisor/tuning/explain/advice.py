@@ -28,7 +28,7 @@ from advisor.tuning.explain.cases import (
 )
 from advisor.tuning.explain.diagnosis import diagnose, measure_host_cores
 from advisor.tuning.explain.forecast import list_forecasts
-from advisor.tuning.explain.headline import Grounds, say_answer
+from advisor.tuning.explain.headline import Grounds, say_headline
 from advisor.tuning.explain.knob_effects import list_evidence, list_left
 from advisor.tuning.explain.moods import tell_moods
 from advisor.tuning.explain.next_steps import list_next_steps
@@ -85,7 +85,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     own = {**base, **{k: v for k, v in job.baseline.items() if k in base}}
     diagnosis = _diagnose(record, space, before, after if chosen else [])
     grounds = _find_grounds(record, space, state, shown)
-    answer = say_answer(grounds)
+    answer = say_headline(grounds)
     ladder = _climb(record, state, [*([first.trial] if first else []), *rungs], shown)
     return Advice(
         job_id=job.id,

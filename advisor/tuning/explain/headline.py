@@ -86,7 +86,7 @@ class Grounds:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Headline:
     """What is said, and what is to be done."""
 
     headline: str
@@ -97,7 +97,7 @@ class Answer:
     """With the action to continue: seconds that are worth trying."""
 
 
-def say_answer(grounds: Grounds) -> Answer:
+def say_headline(grounds: Grounds) -> Headline:
     """Return the headline with its figures and the one line that says what to do."""
     headline = _say_headline(grounds)
     if grounds.load and grounds.verdict is Verdict.UNDECIDED:
@@ -106,7 +106,7 @@ def say_answer(grounds: Grounds) -> Answer:
         headline += f" Measured on {grounds.where}."
     action = choose_action(grounds)
     continue_s = (grounds.more_s or CONTINUE_S) if action is Action.CONTINUE else None
-    return Answer(headline, _say_what_to_do(grounds, action, continue_s), action, continue_s)
+    return Headline(headline, _say_what_to_do(grounds, action, continue_s), action, continue_s)
 
 
 def choose_action(grounds: Grounds) -> Action:

@@ -88,7 +88,10 @@ class Shares:
         return sorted(alive, key=lambda p: (-self.expect(p), len(p)))
 
     def _say_together(self, places: frozenset[int]) -> float:
-        """What units bring together beyond what each brings alone, in ln(rate); 0 without a cost model."""
+        """What units bring together beyond what each brings alone, in ln(rate).
+
+        0 without a cost model, and where that is within the model's own error: a prediction shows nothing by itself.
+        """
         if len(places) < 2 or self.state.model is None:
             return 0.0
         if places not in self._together:
@@ -97,7 +100,8 @@ class Shares:
             values = [{**own, **{n: self.whole[n] for p in held for n in self.units[p]}} for held in sets]
             base_s = self.state.model.predict_baseline_s()
             whole, *alone = [math.log(base_s / s) for s in self.state.model.predict_many(values)]
-            self._together[places] = whole - math.fsum(alone)
+            found = whole - math.fsum(alone)
+            self._together[places] = found if abs(found) > self.state.model.residual else 0.0
         return self._together[places]
 
     @cached_property

@@ -240,7 +240,7 @@ def _count_ranks(record: Record) -> int:
 
 
 def _measure_taken(parts: Sequence[_Part]) -> float | None:
-    """Share of the processors that other processes took, of the node where that is most; None where nobody looked."""
+    """Share of the processors that other processes took, of the node where that is most; None where none told."""
     taken: dict[str, list[float]] = {}
     for part in parts:
         for node in part.block.telemetry if part.is_nearly_all else ():

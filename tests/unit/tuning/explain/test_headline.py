@@ -8,7 +8,7 @@ from advisor.protocol.answers.advice import Action, Interval, Verdict
 from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.tuning.explain.headline import Grounds, say_answer
+from advisor.tuning.explain.headline import Grounds, say_headline
 from advisor.tuning.history.ended_search import Others
 
 WIDE = Interval(ratio=3.4, low=0.9, high=12.0, rounds=4, sessions=2)
@@ -27,7 +27,7 @@ def kept(**fields: object) -> Grounds:
 
 
 def test_change_leads_with_the_bound() -> None:
-    answer = say_answer(GROUNDS)
+    answer = say_headline(GROUNDS)
     assert answer.headline == (
         "At least 1.8x faster, most likely 3.1x (95 % CI 1.8x … 5.4x) with num_threads 1."
     )
@@ -36,18 +36,18 @@ def test_change_leads_with_the_bound() -> None:
 
 
 def test_small_change_is_told_in_per_cent() -> None:
-    headline = say_answer(replace(GROUNDS, interval=SMALL)).headline
+    headline = say_headline(replace(GROUNDS, interval=SMALL)).headline
     assert headline.startswith("Faster: at least +1.1 %, most likely +3.5 % (95 % CI +1.1 … +6.0 %)")
 
 
 def test_change_whose_rounding_nobody_verified_says_so_and_asks_for_a_comparison() -> None:
-    answer = say_answer(replace(GROUNDS, effect=Effect.NUMERIC, is_verified=False, guard="Too few losses."))
+    answer = say_headline(replace(GROUNDS, effect=Effect.NUMERIC, is_verified=False, guard="Too few losses."))
     assert "its effect on the accuracy is not verified" in answer.headline
     assert "Compare the accuracy of one full training" in answer.what_to_do
 
 
 def test_keep_says_what_is_excluded() -> None:
-    answer = say_answer(kept(interval=NOTHING))
+    answer = say_headline(kept(interval=NOTHING))
     assert answer.headline.startswith(
         "Keep your settings: the strategy that looked best, num_threads 1, brings less than 1 %: −0.2 % measured"
     )
@@ -70,7 +70,7 @@ def test_keep_says_what_is_excluded() -> None:
     ],
 )
 def test_keep_says_what_the_search_leaves_open_of_the_others(others: Others | None, told: str) -> None:
-    assert told in say_answer(kept(interval=NOTHING, others=others)).headline
+    assert told in say_headline(kept(interval=NOTHING, others=others)).headline
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_keep_says_what_the_search_leaves_open_of_the_others(others: Others | No
     ],
 )
 def test_keep_gives_its_reason(grounds: Grounds, told: str) -> None:
-    answer = say_answer(grounds)
+    answer = say_headline(grounds)
     assert answer.headline.startswith("Keep your settings:")
     assert told in answer.headline
     assert answer.action is Action.KEEP
 
 
 def test_likely_gain_that_is_not_proven_says_how_to_continue() -> None:
-    answer = say_answer(undecided(interval=WIDE, more_s=600.0))
+    answer = say_headline(undecided(interval=WIDE, more_s=600.0))
     assert answer.headline == (
         "Probably faster (measured too roughly for a figure) with num_threads 1, not proven yet: the interval still "
         "reaches no gain."
@@ -107,7 +107,7 @@ def test_likely_gain_that_is_not_proven_says_how_to_continue() -> None:
 
 def test_gain_above_no_gain_that_is_not_proven_says_why() -> None:
     once = Interval(ratio=15.0, low=2.9, high=79.0, rounds=8, sessions=1)
-    headline = say_answer(undecided(interval=once, unproven="one launch raced it")).headline
+    headline = say_headline(undecided(interval=once, unproven="one launch raced it")).headline
     assert headline == (
         "Probably faster (at least 2.9x faster, measured too roughly to say how much more) with num_threads 1, not "
         "proven yet: one launch raced it."
@@ -116,14 +116,14 @@ def test_gain_above_no_gain_that_is_not_proven_says_why() -> None:
 
 def test_nothing_likely_tells_what_the_budget_could_find() -> None:
     flat = Interval(ratio=0.999, low=0.95, high=1.05, rounds=4, sessions=2)
-    answer = say_answer(undecided(interval=flat, smallest_gain=0.04))
+    answer = say_headline(undecided(interval=flat, smallest_gain=0.04))
     assert "No difference shown yet (−0.1 % measured, 95 % CI −5.0 … +5.0 %)" in answer.headline
     assert answer.headline.endswith(say_smallest_gain(0.04))
 
 
 def test_gain_that_may_be_too_small_is_not_called_proven() -> None:
     little = Interval(ratio=1.008, low=1.002, high=1.014, rounds=8, sessions=4)
-    assert "perhaps by less than the 1 % worth a change" in say_answer(undecided(interval=little)).headline
+    assert "perhaps by less than the 1 % worth a change" in say_headline(undecided(interval=little)).headline
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_gain_that_may_be_too_small_is_not_called_proven() -> None:
     ],
 )  # fmt: skip
 def test_nothing_measured_says_what_happened_and_how_to_continue(grounds: Grounds, told: str) -> None:
-    answer = say_answer(grounds)
+    answer = say_headline(grounds)
     assert answer.headline.startswith("Not decided: ")
     assert told in answer.headline
     assert "advisor tune --continue job1 --minutes 5" in answer.what_to_do
@@ -162,12 +162,12 @@ def test_nothing_measured_says_what_happened_and_how_to_continue(grounds: Ground
     ],
 )  # fmt: skip
 def test_strategies_that_failed_are_not_said_to_have_lacked_time(grounds: Grounds, told: str) -> None:
-    assert f"Not decided: {told}" in say_answer(grounds).headline
+    assert f"Not decided: {told}" in say_headline(grounds).headline
 
 
 def test_faster_strategy_of_unverified_accuracy_is_neither_advised_nor_dismissed() -> None:
     grounds = undecided(effect=Effect.CONVERGENCE, is_verified=False, guard="No checkpoint was given.")
-    answer = say_answer(grounds)
+    answer = say_headline(grounds)
     assert answer.headline.startswith("Faster, accuracy unverified: at least 1.8x faster")
     assert answer.headline.endswith("No checkpoint was given.")
     assert answer.action is Action.CHECK_ACCURACY
@@ -177,7 +177,7 @@ def test_faster_strategy_of_unverified_accuracy_is_neither_advised_nor_dismissed
 @pytest.mark.parametrize("effect", [Effect.NUMERIC, Effect.CONVERGENCE])
 def test_what_lacks_a_launch_is_continued_rather_than_said_to_lack_accuracy(effect: Effect) -> None:
     one_launch = "one launch raced it, and a verdict needs 2"
-    answer = say_answer(
+    answer = say_headline(
         undecided(effect=effect, is_verified=False, unproven=one_launch, guard="Too few losses.")
     )
     assert answer.headline.startswith("Probably faster")
@@ -187,19 +187,19 @@ def test_what_lacks_a_launch_is_continued_rather_than_said_to_lack_accuracy(effe
 
 def test_losses_do_not_stand_in_the_way_of_a_numeric_strategy_that_they_do_not_refuse() -> None:
     numeric = undecided(effect=Effect.NUMERIC, is_verified=False, guard="Too few losses.")
-    assert say_answer(numeric).action is Action.CONTINUE
-    assert say_answer(replace(numeric, is_harmful=True)).action is Action.CHECK_ACCURACY
+    assert say_headline(numeric).action is Action.CONTINUE
+    assert say_headline(replace(numeric, is_harmful=True)).action is Action.CHECK_ACCURACY
 
 
 def test_testbed_is_always_named() -> None:
     for grounds in (GROUNDS, kept(interval=NOTHING), undecided(interval=WIDE)):
-        assert say_answer(replace(grounds, where="a testbed")).headline.endswith(" Measured on a testbed.")
+        assert say_headline(replace(grounds, where="a testbed")).headline.endswith(" Measured on a testbed.")
 
 
 def test_every_answer_says_what_to_do_in_one_line() -> None:
     for grounds in (GROUNDS, kept(interval=NOTHING), undecided(interval=WIDE), undecided(interval=None)):
-        assert say_answer(grounds).what_to_do
-        assert "\n" not in say_answer(grounds).what_to_do
+        assert say_headline(grounds).what_to_do
+        assert "\n" not in say_headline(grounds).what_to_do
 
 
 @pytest.mark.parametrize(("smallest", "told"), [(0.021, "gains from 2.1 % on"), (0.8, "gains from 80 % on")])
@@ -212,7 +212,7 @@ def test_smallest_gain_says_what_the_budget_is_good_for(smallest: float, told: s
 )
 def test_what_the_script_does_by_itself_is_told_before_everything_else(fields: dict[str, object]) -> None:
     why = "The script itself hangs after about 300 steps (train.py:7)."
-    answer = say_answer(undecided(reason=why, is_scripts=True, **fields))
+    answer = say_headline(undecided(reason=why, is_scripts=True, **fields))
     assert "he script itself hangs after about 300 steps (train.py:7)." in answer.headline
     assert answer.action is Action.MEND_SCRIPT
     assert answer.what_to_do.startswith("Mend the script")
@@ -221,7 +221,7 @@ def test_what_the_script_does_by_itself_is_told_before_everything_else(fields: d
 
 def test_a_noisy_machine_is_told_with_its_figure_where_nothing_was_held_against_the_baseline() -> None:
     why = "The machine is too noisy: the baseline alone varied by 25 % from launch to launch."
-    answer = say_answer(undecided(interval=None, reason=why))
+    answer = say_headline(undecided(interval=None, reason=why))
     assert answer.headline.startswith(
         "Not decided: the machine is too noisy: the baseline alone varied by 25 %"
     )

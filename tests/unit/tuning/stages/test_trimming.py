@@ -1,5 +1,6 @@
 """Which settings carry the winner's gain: races part them, and the core is the least that holds all but `min_gain`."""
 
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -10,7 +11,7 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Outcome, Purpose
 from advisor.tuning.decisions import Candidate, Race
 from advisor.tuning.search.shares import Shares
-from advisor.tuning.search.state import look
+from advisor.tuning.search.state import SearchState, look
 from advisor.tuning.stages.trimming import next_trimming
 from advisor.tuning.stages.turns import Turn
 from tests.unit.tuning.raced import BASE, Raced
@@ -152,3 +153,27 @@ def test_what_noise_leaves_settings_to_be_expected_to_bring_keeps_none_of_them()
 
     assert shares.expect(winner) - shares.expect(THREADS) > shares.least
     assert find_core(raced, winner) == THREADS
+
+
+@pytest.mark.parametrize(("together", "core"), [(0.02, THREADS), (0.2, WINNER)])
+def test_what_a_model_predicts_within_its_own_error_keeps_no_setting(
+    together: float, core: dict[str, Value], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It misses its measurements by a tenth: what it says of settings together is known from there on."""
+
+    class Predicting:
+        residual = 0.1
+
+        def predict_baseline_s(self) -> float:
+            return 1.0
+
+        def predict_many(self, values: list[dict[str, Value]]) -> list[float]:
+            held = {**SIZE, **THREADS}.items()
+            return [math.exp(-together) if held <= each.items() else 1.0 for each in values]
+
+    monkeypatch.setattr(SearchState, "model", Predicting())
+    raced = begun(WINNER, 0.3 + (together if together > 0.1 else 0.0)).race(
+        BASE, (Purpose.SEARCH, THREADS, 0.3)
+    )
+
+    assert find_core(raced, WINNER) == core
