@@ -89,8 +89,8 @@ class Answer:
     """What the user does by hand, beside the command or in its place; empty where the command does everything."""
     exactness: str
     """What the changes do to the results of the training."""
-    unmeasured: str
-    """Which changes are advised as a group, because no launch showed what each of them brings; empty for none."""
+    is_group: bool
+    """Whether changes without a saving of their own are advised as a group: no launch showed what each brings."""
     step: Step | None
     """None where no account of a step was measured."""
     bound: str
@@ -132,7 +132,7 @@ def make_answer(advice: Advice, use: Use | None = None) -> Answer:
         command_note=note,
         to_do=to_do,
         exactness=_say_exactness(advice) if is_change else "",
-        unmeasured=say_unmeasured(advice) if is_change else "",
+        is_group=is_change and bool(say_unmeasured(advice)),
         step=tell_step(advice),
         bound=f"{advice.diagnosis.title}. {advice.diagnosis.sentence}",
         left=say_left(advice),

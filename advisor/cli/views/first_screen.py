@@ -68,7 +68,14 @@ def _list_what_to_do(answer: Answer) -> list[RenderableType]:
     rows: list[RenderableType] = []
     if answer.verdict is Verdict.CHANGE:
         for line in answer.lines[:_LINES_TOLD]:
-            note = ", ".join(filter(None, (line.where, line.saving and f"saves {line.saving} a step")))
+            saves = (
+                f"saves {line.saving} a step"
+                if line.saving
+                else "known with the others"
+                if answer.is_group
+                else ""
+            )
+            note = ", ".join(filter(None, (line.where, saves)))
             rows.append(_Pasted("DO" if not rows else "", line.text, note))
         label = "   or" if rows else "DO"
         left = answer.open_changes if rows else 0
@@ -77,8 +84,8 @@ def _list_what_to_do(answer: Answer) -> list[RenderableType]:
             label = "   all" if rows else label
         if answer.command or answer.command_note:
             rows.append(_Pasted(label, answer.command, answer.command_note))
-        if told := " ".join(filter(None, (answer.exactness, answer.unmeasured))):
-            rows.append(_row("", Text(told, style="dim")))
+        if answer.exactness:
+            rows.append(_row("", Text(answer.exactness, style="dim")))
     elif answer.command:
         rows.append(_Pasted("TO DO", answer.command, answer.command_note))
     if answer.to_do:

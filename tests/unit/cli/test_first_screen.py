@@ -62,7 +62,7 @@ def test_change_leads_with_the_bound_and_says_how_to_use_it() -> None:
     assert "All keep the mathematics exact." in text
     grouped = tuple(reason.model_copy(update={"effect": None}) for reason in a_change().reasons)
     said = words_of(a_change().model_copy(update={"reasons": grouped}), USE)
-    assert "exact. Not known alone, only together with the other changes: " in said
+    assert "DO DDP(…, bucket_cap_mb=8) known with the others" in said
     assert "█ network 14.2→3.1 ▓ backward 87.1→86.5" in text
     assert "fuse_grad_size_in_MB" not in text, "Fleet's names are told under -v"
     assert "pays back after 3.9 h of training" in text
