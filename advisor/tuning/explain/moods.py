@@ -27,7 +27,7 @@ def tell_moods(record: Record, case: Case | None) -> Moods | None:
 
 
 def _tell(parts: Sequence[InMood], luck: Luck) -> MoodGain | None:
-    if not parts:
+    if not parts or any(part.is_bound for part in parts):
         return None
     mean, low, high = (math.exp(value) for value in read_moods(parts, luck))
     return MoodGain(ratio=mean, low=low, high=high, is_confirmed=not any(part.is_earlier for part in parts))

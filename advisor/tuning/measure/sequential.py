@@ -70,6 +70,8 @@ class InMood:
     """Samples of the baseline in the mood's time, on any one scale: its share of the time, times its rate."""
     is_earlier: bool = False
     """Whether these launches are of the search: no launch of the verdict has met the mood."""
+    is_bound: bool = False
+    """Whether no race met the mood: these are the least that the strategy's own rates leave of its gain in it."""
 
 
 @dataclass(frozen=True)

@@ -83,23 +83,35 @@ def split_by_mood(
     missing = next((slow for slow, side in apart.items() if side and not sides[slow]), None)
     if missing is None or not sides[not missing]:
         return ByMood(sides[True], sides[False])
-    doubt = _bound(
-        fmean(launch.total for launch in launches),
-        math.log(mean_rate_over(apart[False]) / mean_rate_over(apart[True])),
-        is_slow_missing=missing,
-    )
-    return ByMood(sides[True], sides[False], doubt=doubt)
+    if not missing:
+        held = _hold_against(launches, theirs, first, apart[False])
+        return ByMood(sides[True], (InMood(held, _count_samples(apart[False]), is_bound=True),))
+    moods_apart = math.log(mean_rate_over(apart[False]) / mean_rate_over(apart[True]))
+    return ByMood(sides[True], sides[False], doubt=_bound_slow(fmean(k.total for k in launches), moods_apart))
 
 
-def _bound(log_ratio: float, apart: float, *, is_slow_missing: bool) -> float:
-    """By how much the ln ratio may be lower in the mood that was not raced; the moods' rates are `apart` in ln.
+def _hold_against(
+    launches: Sequence[Contrast], theirs: Sequence[Spell], first: Sequence[str], fast: Sequence[Spell]
+) -> tuple[Contrast, ...]:
+    """Return what each launch would say had the baseline been fast, and the strategy as it was.
 
-    The fast one may be the end of what makes the baseline slow, which leaves the strategy as it is. The slow one takes
-    seconds of every step, as many of a faster one: a ratio of R becomes (1 + g) R / (1 + g R), where g is how much
-    longer a step takes.
+    The fast mood may be the end of what makes the baseline slow, which leaves the strategy as it is; whatever else it
+    is makes the strategy faster as well.
     """
-    if not is_slow_missing:
-        return apart
+    baseline = math.log(mean_rate_over(fast))
+    found = []
+    for launch, contrast in zip(first, launches, strict=True):
+        level = math.log(mean_rate_over([spell for spell in theirs if spell.launch == launch])) - baseline
+        found.append(contrast.model_copy(update={"mean": level, "total": level, "per_step": level}))
+    return tuple(found)
+
+
+def _bound_slow(log_ratio: float, apart: float) -> float:
+    """By how much the ln ratio may be lower in a slow mood that was not raced; the moods' rates are `apart` in ln.
+
+    It takes seconds of every step, as many of a faster one: a ratio of R becomes (1 + g) R / (1 + g R), where g is how
+    much longer a step takes.
+    """
     longer = math.expm1(apart)
     return max(0.0, math.log1p(longer * math.exp(log_ratio)) - apart)
 
@@ -158,7 +170,12 @@ def _weigh(
     whole = sum(cycles for _, cycles, _ in parts)
     parts = [part for part in parts if part[1] >= _LEAST_SHARE * whole]
     whole = sum(cycles for _, cycles, _ in parts)
-    samples = mean_rate_over(spells) * math.fsum(s.stretch.seconds for s in spells) if spells else 0.0
+    samples = _count_samples(spells)
     return tuple(
         InMood(contrasts, samples * cycles / whole, is_earlier) for contrasts, cycles, is_earlier in parts
     )
+
+
+def _count_samples(spells: Sequence[Spell]) -> float:
+    """Samples of all of these spells' time."""
+    return mean_rate_over(spells) * math.fsum(s.stretch.seconds for s in spells) if spells else 0.0
