@@ -9,7 +9,7 @@ from advisor.answers.step import Step, tell_step
 from advisor.answers.wording import EFFECT_WORDS, spell_duration
 from advisor.protocol.answers.advice import Action, Advice, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.moods import say_moods
-from advisor.protocol.answers.why import say_left, say_saving, say_unmeasured
+from advisor.protocol.answers.why import say_left, say_saving
 from advisor.protocol.gains import (
     NOISY,
     Quality,
@@ -55,7 +55,7 @@ class Line:
     where: str
     """Where it goes; empty where the line says it."""
     saving: str
-    """`36.0 ms (27.4 … 46.3)` of a step; empty where that was not told."""
+    """`saves 36.0 ms (27.4 … 46.3) a step`, alone or `with the others`; empty for the only change without a figure."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,6 @@ class Answer:
     """What the user does by hand, beside the command or in its place; empty where the command does everything."""
     exactness: str
     """What the changes do to the results of the training."""
-    is_group: bool
-    """Whether changes without a saving of their own are advised as a group: no launch showed what each brings."""
     step: Step | None
     """None where no account of a step was measured."""
     bound: str
@@ -132,7 +130,6 @@ def make_answer(advice: Advice, use: Use | None = None) -> Answer:
         command_note=note,
         to_do=to_do,
         exactness=_say_exactness(advice) if is_change else "",
-        is_group=is_change and bool(say_unmeasured(advice)),
         step=tell_step(advice),
         bound=f"{advice.diagnosis.title}. {advice.diagnosis.sentence}",
         left=say_left(advice),
@@ -181,20 +178,22 @@ def _say_noise(advice: Advice) -> str:
 
 
 def _order_lines(advice: Advice, lines: Sequence[OwnLine]) -> tuple[Line, ...]:
-    """Each line with what it saves, the largest first; what was measured together is told once."""
+    """Each line with what it saves, the largest first; what several lines save together is told once."""
     reasons = {reason.knob: reason for reason in advice.reasons}
-    told: list[tuple[float, Line]] = []
-    seen: dict[str, str] = {}
-    for line in lines:
-        known = [reason for name in line.knobs if (reason := reasons.get(name)) and reason.effect]
-        most = max((reason.effect.saved_s for reason in known if reason.effect), default=_UNKNOWN_SAVING)
-        savings = dict.fromkeys(say_saving(reason) for reason in known)
-        words = [
-            saving if seen.setdefault(saving, line.text) == line.text else f"that, with {seen[saving]}"
-            for saving in savings
-        ]
-        told.append((most, Line(line.text, line.where, " and ".join(words))))
-    return tuple(line for _, line in sorted(told, key=lambda each: -each[0]))
+    known = [[r for name in line.knobs if (r := reasons.get(name)) and r.effect] for line in lines]
+    savings = [tuple(dict.fromkeys(map(say_saving, each))) for each in known]
+    most = [max((r.effect.saved_s for r in each if r.effect), default=_UNKNOWN_SAVING) for each in known]
+    told: list[Line] = []
+    seen: set[str] = set()
+    for at in sorted(range(len(lines)), key=lambda place: -most[place]):
+        own = [saving for saving in savings[at] if saving not in seen]
+        seen.update(own)
+        is_shared = any(saving in other for saving in own for o, other in enumerate(savings) if o != at)
+        words = f"saves {' and '.join(own)} a step{', with the others' if is_shared else ''}" if own else ""
+        if not own and len(advice.reasons) > 1:
+            words = "known with the others only"
+        told.append(Line(lines[at].text, lines[at].where, words))
+    return tuple(told)
 
 
 def _say_what_to_do(advice: Advice, use: Use) -> tuple[str, str, str]:

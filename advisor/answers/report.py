@@ -90,7 +90,7 @@ def _list_lines(answer: Answer) -> str:
     """Return the lines for the user's own script or command; empty without any."""
     told = (
         f'<tr><td><code>{escape(line.text)}</code></td><td class="text">{escape(line.where)}</td>'
-        f'<td class="text">{escape(f"saves {line.saving} a step" if line.saving else "")}</td></tr>'
+        f'<td class="text">{escape(line.saving)}</td></tr>'
         for line in answer.lines
     )
     rows = "".join(told)

@@ -68,14 +68,7 @@ def _list_what_to_do(answer: Answer) -> list[RenderableType]:
     rows: list[RenderableType] = []
     if answer.verdict is Verdict.CHANGE:
         for line in answer.lines[:_LINES_TOLD]:
-            saves = (
-                f"saves {line.saving} a step"
-                if line.saving
-                else "known with the others"
-                if answer.is_group
-                else ""
-            )
-            note = ", ".join(filter(None, (line.where, saves)))
+            note = ", ".join(filter(None, (line.where, line.saving)))
             rows.append(_Pasted("DO" if not rows else "", line.text, note))
         label = "   or" if rows else "DO"
         left = answer.open_changes if rows else 0

@@ -4,11 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean, stdev
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.comparisons import compare_blocks
+from advisor.tuning.history.moods import find_mood_border
 from advisor.tuning.history.scores import RACE_LUCK, SURELY_SLOW_ERROR
 from advisor.tuning.measure.carriers import Arm, Carriers, weigh_settings
 from advisor.tuning.measure.slow_steps import settle
@@ -68,8 +70,8 @@ class Shares:
             good = [p for p in parts if not record.has_failed_anywhere(p) and not self._is_missed(p)]
             return min(good, key=lambda part: (len(part), -self.expect(part)), default=self.whole)
         core = self.whole
-        while (smaller := self.leave_one_out(core)) and not self._is_missed(smaller[0]):
-            core = smaller[0]
+        while smaller := next((p for p in self.leave_one_out(core) if not self._is_missed(p)), None):
+            core = smaller
         return core
 
     def _is_missed(self, part: Mapping[str, Value]) -> bool:
@@ -133,6 +135,20 @@ class Shares:
                 arms += self._pair(-len(arms) - 1, twin, held[block.id], 0.0, _SAME)
         return arms
 
+    @cached_property
+    def _mood_spread(self) -> float:
+        """Standard deviation of the baseline's ln(step time) from race to race where it has moods, else 0.
+
+        What ends a mood is in some arms and not in the baseline: how far they are apart is then another race by race,
+        and says nothing of what else the arms of later races hold.
+        """
+        record = self.state.record
+        if find_mood_border(record.spells) is None:
+            return 0.0
+        # With every stall: a mood is often made of them.
+        steps = [b.result.step_time_s for b in record.baseline_blocks if b.result and b.result.step_time_s]
+        return stdev(math.log(fmean(each)) for each in steps) if len(steps) > 1 else 0.0
+
     def _read_race(self, number: int, blocks: Sequence[Block]) -> list[Arm]:
         """Each arm against the first; the error of a comparison is that of its two sides."""
         told = [(0.0, math.inf)]
@@ -141,7 +157,9 @@ class Shares:
             mean, error = settle(contrast) if contrast is not None else (0.0, math.inf)
             given_up = block.result is not None and block.result.given_up
             told.append((mean, max(error, SURELY_SLOW_ERROR if given_up else 0.0)))
-        told[0] = (0.0, min(error for _, error in told))
+        own = 0.0 if self.state.record.trial[blocks[0].trial_number].changes else self._mood_spread
+        # Of the mood the baseline has all, and not one of two sides.
+        told[0] = (0.0, math.hypot(min(error for _, error in told), _ROOT_TWO * own))
         return [
             self._make_arm(number, self.state.record.trial[b.trial_number].changes, b.session_id, *what)
             for b, what in zip(blocks, told, strict=True)

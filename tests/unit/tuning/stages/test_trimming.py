@@ -177,3 +177,13 @@ def test_what_a_model_predicts_within_its_own_error_keeps_no_setting(
     )
 
     assert find_core(raced, WINNER) == core
+
+
+def test_a_mood_of_the_baseline_alone_carries_no_setting() -> None:
+    """Where the baseline is in its slow mood all other arms look better, whatever they hold."""
+    winner = {**THREADS, **GARBAGE}
+    raced = begun(THREADS, 0.3, spread=0.02)
+    for level, changes in ((0.0, THREADS), (-0.6, THREADS), (0.0, THREADS), (-0.6, winner)):
+        raced = raced.race((Purpose.BASELINE, {}, level), (Purpose.SEARCH, changes, 0.3))
+
+    assert find_core(raced, winner) == THREADS
