@@ -64,6 +64,17 @@ class _Remedy:
     """Those in which it was slow."""
 
 
+def ends_slow_mood(record: Record, changes: Mapping[str, Value]) -> bool:
+    """Whether a strategy holds the setting that races show to end the baseline's slow mood."""
+    border = find_mood_border(record.spells)
+    if border is None:
+        return False
+    sides = [[s for s in record.spells if s.is_slow(border) == is_slow] for is_slow in (True, False)]
+    slow, fast = (_list_parts(record, side) for side in sides)
+    remedy = _find_remedy(record, (slow, fast), border) if slow and fast else None
+    return remedy is not None and changes.get(remedy.name) == remedy.value
+
+
 def find_moods(record: Record) -> Moods | None:
     """Return the baseline's moods with their cause and remedy, without gains; None where it has one."""
     border = find_mood_border(record.spells)

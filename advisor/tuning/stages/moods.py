@@ -20,6 +20,7 @@ from advisor.tuning.history.moods import (
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import contrast_arms, merge_contrasts
 from advisor.tuning.measure.sequential import InMood
+from advisor.tuning.stages.mood_causes import ends_slow_mood
 
 _LEAST_CYCLES = 2
 """Cycles of a race in a mood from which they say something of it."""
@@ -86,6 +87,9 @@ def split_by_mood(
     if not missing:
         held = _hold_against(launches, theirs, first, apart[False])
         return ByMood(sides[True], (InMood(held, _count_samples(apart[False]), is_bound=True),))
+    if ends_slow_mood(record, changes):
+        # Beside a slow baseline its races were hardly slower: there it brings more than in the fast mood.
+        return ByMood(sides[True], sides[False])
     moods_apart = math.log(mean_rate_over(apart[False]) / mean_rate_over(apart[True]))
     return ByMood(sides[True], sides[False], doubt=_bound_slow(fmean(k.total for k in launches), moods_apart))
 

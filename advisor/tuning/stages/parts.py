@@ -67,10 +67,13 @@ def compare(
 ) -> Look | None:
     """Return what the verdict's races say of the larger of two sets of settings against the smaller one.
 
-    *Change*: what it has more is shown to help. None without a race of both.
+    *Change*: what it has more is shown to help. None without a race of both. What the trimming saw of the whole beside
+    its core counts as a launch more: it was not shown to help there.
     """
     smaller, larger = sorted((core, part), key=len)
     found = tuple(list_comparisons(record, Purpose.CONFIRM, larger, against=smaller))
+    if found and len(part) > len(core):
+        found += tuple(list_comparisons(record, Purpose.REVERT, larger, against=smaller))
     launches, ended = put_together(record, found)
     planned = max(count_planned(record, ended), FIRST_LOOK)
     look: Look | None = None

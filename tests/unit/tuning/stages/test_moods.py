@@ -216,3 +216,19 @@ def test_threads_beyond_the_cores_are_the_cause_where_fewer_end_it() -> None:
 
     assert moods.cause is MoodCause.THREADS
     assert "the ranks' threads fight for the cores" in say_moods(moods)
+
+
+@pytest.mark.parametrize(("changes", "is_in_doubt"), [(ONE_THREAD, False), (SMALL, True)])
+def test_a_slow_mood_that_the_strategy_is_shown_to_end_takes_nothing_of_its_gain(
+    changes: dict[str, Value], is_in_doubt: bool
+) -> None:
+    """No race of the strategy itself met it; races of others with one thread did, and were not slow."""
+    both = {**ONE_THREAD, "nccl_comm_num": 2}
+    other = {"last_comm_group_size_MB": 4.0}
+    raced = make_raced().launch()
+    race(race(raced, SLOW, changes=both, search=True), (0.32, 0.31), changes=other, search=True)
+    race(race(raced, FAST, changes=both, search=True), EVEN, changes=other, search=True)
+    for _ in range(2):
+        race(raced.launch(), FAST, changes=changes)
+
+    assert (confirm(raced.record, changes, forced=False).moods.doubt > 0.0) is is_in_doubt

@@ -104,6 +104,19 @@ def test_the_whole_is_advised_where_it_is_shown_to_be_faster() -> None:
     assert "num_iteration_per_drop_scope" in told
 
 
+def test_the_whole_is_not_advised_where_the_trimming_saw_no_more_of_it() -> None:
+    raced = confirmed((CORE, 0.3), (WHOLE, 0.34), (SIZE, 0.1), (THREADS, 0.2))
+    assert advise(raced).changes == WHOLE
+    trimmed = Raced(raced.job).launch().race(BASE)
+    for _ in range(3):
+        trimmed = trimmed.race((Purpose.REVERT, CORE, 0.3), (Purpose.REVERT, WHOLE, 0.24))
+    for _ in range(2):
+        arms = [(Purpose.CONFIRM, c, g) for c, g in ((CORE, 0.3), (WHOLE, 0.34), (SIZE, 0.1), (THREADS, 0.2))]
+        trimmed = trimmed.launch().race(BASE, *arms)
+
+    assert advise(trimmed).changes == CORE
+
+
 def test_nothing_is_advised_where_the_core_is_not_proved_whatever_its_parts_are() -> None:
     advice = advise(confirmed((CORE, 0.0), (WHOLE, 0.1), (SIZE, 0.1), (THREADS, 0.0)))
 
