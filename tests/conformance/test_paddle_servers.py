@@ -101,7 +101,7 @@ def test_the_exported_files_start_train_and_end(
 ) -> None:
     changes: dict[str, Value] = {"mode": mode, "geo_k": 10, "send_queue_size": 20}
     strategy, launcher = write("paddle-python", None, changes), write("paddle-servers", None, changes)
-    words = [paddle_python("2.6.2"), TRAINING, "--strategy", strategy, "--passes", "15"]
+    words = [paddle_python("2.6.2"), TRAINING, "--strategy", strategy, "--passes", "40"]
     done = subprocess.run(
         [sys.executable, launcher, "--", *words], cwd=tmp_path, capture_output=True, text=True, timeout=200,
         check=False, env={**clean_environment, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
@@ -110,7 +110,7 @@ def test_the_exported_files_start_train_and_end(
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
     for rank in range(2):
         losses = [line["loss"] for line in lines if line["rank"] == rank and "loss" in line]
-        assert len(losses) == 15
+        assert len(losses) == 40
         assert losses[-1] < 0.9 * losses[0], losses
     assert [line["dense_moved"] for line in lines if "dense_moved" in line] == [True, True]
     assert ("'communicator_send_queue_size': '20'" in done.stdout) is (mode == "geo")

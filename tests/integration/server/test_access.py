@@ -54,7 +54,9 @@ def test_token_that_asks_too_fast_is_told_to_wait_and_keeps_nobody_else_out(
     replies = [server.ask("GET", "/jobs", viewer) for _ in range(6)]
     assert [reply.status_code for reply in replies] == [200] * 5 + [429]
     refused = replies[-1]
-    assert (refused.json()["code"], refused.headers["retry-after"]) == ("too_many_requests", "1000")
+    assert refused.json()["code"] == "too_many_requests"
+    # A thousand seconds for the next request, less what the five before it took on a busy machine.
+    assert 900 < int(refused.headers["retry-after"]) <= 1000
     assert server.ask("GET", "/jobs").status_code == 200
     assert server.ask("POST", f"/agents/{agent.id}/poll", agent.token).status_code == 200
     for number in range(6):
