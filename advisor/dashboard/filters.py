@@ -24,6 +24,7 @@ from advisor.dashboard.views.evidence import (
     show_knob,
     spread,
 )
+from advisor.dashboard.views.gain_bars import draw_gain_bars
 from advisor.dashboard.views.job.advice import (
     describe_buckets,
     describe_stalls,
@@ -68,11 +69,13 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "finding_chip": judge_finding,
     "findings": list_findings,
     "gain": spell_gain,
+    "gain_bars": draw_gain_bars,
     "hardware": describe_hardware,
     "hint": hint_at,
     "interval": interval,
     "job_chip": chip_for_job,
     "job_gain": tell_gain,
+    "job_gain_bars": lambda lines: draw_gain_bars([line.advice and line.advice.gain for line in lines]),
     "job_gain_range": tell_gain_range,
     "last_loss": last_loss,
     "likely": likely,

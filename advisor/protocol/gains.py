@@ -8,6 +8,7 @@ import math
 from enum import StrEnum
 
 _FACTOR_FROM = 1.3
+_FACTOR_BOUND_FROM = 1.1
 _LARGEST = 1000.0
 _CLEAR_WIDTH = 1.25
 NOISY = 0.03
@@ -84,10 +85,13 @@ def _round(value: float, decimals: int, end: End | None) -> float:
 
 
 def spell_bound(ratio: float, low: float, high: float) -> str:
-    """`at least 1.8x faster`; an interval that reaches 1 bounds nothing, and gives an empty text."""
+    """`at least 1.8x faster`; an interval that reaches 1 bounds nothing, and gives an empty text.
+
+    A bound next to 1 is told in per cent beside the largest factor: `1.0x faster` would say nothing.
+    """
     if low <= 1.0:
         return ""
-    if reads_as_factor(ratio):
+    if reads_as_factor(ratio) and low >= _FACTOR_BOUND_FROM:
         return f"at least {spell_factor(low, _digits(low, high), End.LOW)} faster"
     return f"at least {spell_percent(low, End.LOW)}"
 

@@ -219,7 +219,7 @@ def _next_measured(record: Record, state: SearchState, live: Session | None) -> 
     winner = begun
     if winner is None:
         chosen = choose_winner(state)
-        if not _is_past(record, Stage.SIMPLIFY) and (turn := next_trimming(state, chosen, live)):
+        if not _is_past(record, Stage.TRIM) and (turn := next_trimming(state, chosen, live)):
             return turn
         winner = choose_trimmed(state)
     ladder = tuple(Candidate(Purpose.CONFIRM, t.changes, t.because) for t in list_ladder(state, winner))

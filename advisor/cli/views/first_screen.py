@@ -39,12 +39,19 @@ def render_first_screen(answer: Answer) -> RenderableType:
         untold = len(answer.careful) - _CAREFUL_TOLD
         more = f" ({untold} more under -v)" if untold > 0 else ""
         lead.append(_row("CAREFUL", Text(" ".join(answer.careful[:_CAREFUL_TOLD]) + more)))
-    tail: list[RenderableType] = [_row("LEFT", Text(answer.left))] if answer.left else []
-    tail.append(_row("COST", Text(answer.cost)))
-    tail += [
-        _Pasted("MORE" if not at else "", *told) for at, told in enumerate((*answer.offers, answer.more))
-    ]
-    return _Screen((lead, _draw_rates(answer), _list_what_to_do(answer), _draw_step(answer), tail))
+    left = [_row("LEFT", Text(answer.left))] if answer.left else []
+    more = [_Pasted("MORE" if not at else "", *told) for at, told in enumerate((*answer.offers, answer.more))]
+    step = _draw_step(answer)
+    groups = (
+        lead,
+        _draw_rates(answer),
+        _list_what_to_do(answer),
+        step,
+        left,
+        [_row("COST", Text(answer.cost)), *more],
+    )
+    # -v and the page tell these as well.
+    return _Screen(groups, (step[3:], left, step))
 
 
 def _draw_rates(answer: Answer) -> list[RenderableType]:
@@ -128,20 +135,28 @@ def _row(label: str, told: RenderableType) -> RenderableType:
 
 
 class _Screen:
-    """Groups of rows, apart from one another as long as all of it is one screen."""
+    """Groups of rows, apart from one another as long as all of it is one screen; without some where it is more."""
 
-    def __init__(self, groups: Sequence[Sequence[RenderableType]]) -> None:
-        self._groups = [group for group in groups if group]
+    def __init__(
+        self, groups: Sequence[Sequence[RenderableType]], dropped: Sequence[Sequence[RenderableType]]
+    ) -> None:
+        self._groups, self._dropped = groups, dropped
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = sum(
-            len(console.render_lines(row, options, pad=False)) for group in self._groups for row in group
-        )
-        is_loose = 1 + lines + len(self._groups) - 1 <= _MOST_LINES
-        for at, group in enumerate(self._groups):
+        groups = [
+            [(row, len(console.render_lines(row, options, pad=False))) for row in g] for g in self._groups
+        ]
+        for rows in self._dropped:
+            if 1 + sum(lines for group in groups for _, lines in group) <= _MOST_LINES:
+                break
+            groups = [[one for one in group if one[0] not in rows] for group in groups]
+        groups = [group for group in groups if group]
+        lines = sum(lines for group in groups for _, lines in group)
+        is_loose = lines + len(groups) <= _MOST_LINES
+        for at, group in enumerate(groups):
             if not at or is_loose:
                 yield Text("")
-            yield Group(*group)
+            yield Group(*(row for row, _ in group))
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from advisor.protocol.measured.trials import JobHistory, Outcome, Purpose, Sessi
 STAGE_WORDS = {
     Stage.PROBE: "measuring your settings",
     Stage.SEARCH: "searching",
-    Stage.SIMPLIFY: "taking back what does not help",
+    Stage.TRIM: "taking back what does not help",
     Stage.CONFIRM: "confirming",
     Stage.DONE: "writing the advice",
 }
 _STAGE_NAMES = {
     Stage.PROBE: "baseline",
     Stage.SEARCH: "search",
-    Stage.SIMPLIFY: "trim",
+    Stage.TRIM: "trim",
     Stage.CONFIRM: "confirm",
     Stage.DONE: "done",
 }
@@ -57,7 +57,7 @@ def describe_stage(job: Job, history: JobHistory) -> str:
     told = {
         Stage.PROBE: _describe_baseline,
         Stage.SEARCH: _describe_search,
-        Stage.SIMPLIFY: _describe_trimming,
+        Stage.TRIM: _describe_trimming,
         Stage.CONFIRM: _describe_confirmation,
         Stage.DONE: lambda *_: "writing the advice",
     }[job.stage](job, history)

@@ -90,7 +90,7 @@ _AGENTS = {
 STAGES = {
     Stage.PROBE: ("Probe", "Measure the baseline: noise, facts, where the time goes."),
     Stage.SEARCH: ("Search", "Race strategies against the baseline."),
-    Stage.SIMPLIFY: ("Trim", "Take back knobs that do not help."),
+    Stage.TRIM: ("Trim", "Take back knobs that do not help."),
     Stage.CONFIRM: (
         "Confirm",
         "Race the winner against the baseline in fresh launches until the interval decides.",

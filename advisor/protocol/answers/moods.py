@@ -49,9 +49,9 @@ class Mood(Message):
     samples_per_s: float
     """Mean rate over its time."""
     low: float
-    """Rate of its slowest race, in samples per second."""
+    """Rate of its slowest stretch in one launch, in samples per second."""
     high: float
-    """Rate of its fastest race."""
+    """Rate of its fastest stretch."""
     share: float
     """Share of the time in which the job measured the baseline, 0 to 1."""
     spans: tuple[MoodSpan, ...]

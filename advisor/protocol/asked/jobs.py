@@ -87,7 +87,7 @@ class Stage(StrEnum):
 
     PROBE = "probe"
     SEARCH = "search"
-    SIMPLIFY = "simplify"
+    TRIM = "trim"
     """The trimming: knobs of the winner that are shown not to help go back to the baseline."""
     CONFIRM = "confirm"
     DONE = "done"

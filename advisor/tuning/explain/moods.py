@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from advisor.protocol.answers.moods import MoodGain, Moods
 from advisor.tuning.explain.cases import Case
 from advisor.tuning.history.launches import believe_luck
+from advisor.tuning.history.mood_causes import find_moods
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.pooling import Luck
 from advisor.tuning.measure.sequential import InMood, read_moods
-from advisor.tuning.stages.mood_causes import find_moods
 
 
 def tell_moods(record: Record, case: Case | None) -> Moods | None:

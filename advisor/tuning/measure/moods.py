@@ -110,7 +110,8 @@ def find_border(stretches: Sequence[Stretch]) -> float | None:
 
     The widest range of levels in which less than 15 % of the time was spent parts them, where each side took a
     twentieth or more, and where it is 22 % or more and twice what either side spans, or half as fast again whatever
-    they span.
+    they span. Levels are medians: where long steps leave a stretch of the fast side no faster over its time than one of
+    the slow side, its few slow steps are what it suffers from, and not a mood.
     """
     ordered = sorted(stretches, key=lambda stretch: stretch.level)
     levels = [stretch.level for stretch in ordered]
@@ -118,6 +119,7 @@ def find_border(stretches: Sequence[Stretch]) -> float | None:
     least = _LEAST_SHARE * until[-1]
     lowest = next((level for level, below in zip(levels, until[1:], strict=True) if below >= least), 0.0)
     highest = next((levels[i] for i in reversed(range(len(levels))) if until[-1] - until[i] >= least), 0.0)
+    held = [stretch for stretch in stretches if stretch.seconds >= least]
     best, border = _LEAST_GAP, None
     for low in range(len(levels)):
         if until[low + 1] < least:
@@ -127,6 +129,15 @@ def find_border(stretches: Sequence[Stretch]) -> float | None:
                 break
             gap = levels[high] - levels[low]
             spans = levels[low] - lowest, highest - levels[high]
-            if gap > best and (gap >= _PLAIN_GAP or gap >= _APART * max(spans)):
-                best, border = gap, (levels[low] + levels[high]) / 2.0
+            between = (levels[low] + levels[high]) / 2.0
+            is_apart = gap >= _PLAIN_GAP or gap >= _APART * max(spans)
+            if gap > best and is_apart and _part_rates(held, between):
+                best, border = gap, between
     return border
+
+
+def _part_rates(stretches: Sequence[Stretch], border: float) -> bool:
+    """Whether the mean rates of the stretches above a level are above all those of the stretches below it."""
+    slow = [stretch.log_rate for stretch in stretches if stretch.level < border]
+    fast = [stretch.log_rate for stretch in stretches if stretch.level >= border]
+    return not slow or not fast or max(slow) < min(fast)

@@ -10,6 +10,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.comparisons import compare_blocks
+from advisor.tuning.history.mood_causes import find_calming
 from advisor.tuning.history.moods import find_mood_border
 from advisor.tuning.history.scores import RACE_LUCK, SURELY_SLOW_ERROR
 from advisor.tuning.measure.carriers import Arm, Carriers, weigh_settings
@@ -137,11 +138,7 @@ class Shares:
 
     @cached_property
     def _mood_spread(self) -> float:
-        """Standard deviation of the baseline's ln(step time) from race to race where it has moods, else 0.
-
-        What ends a mood is in some arms and not in the baseline: how far they are apart is then another race by race,
-        and says nothing of what else the arms of later races hold.
-        """
+        """Standard deviation of the baseline's ln(step time) from race to race where it has moods, else 0."""
         record = self.state.record
         if find_mood_border(record.spells) is None:
             return 0.0
@@ -149,21 +146,41 @@ class Shares:
         steps = [b.result.step_time_s for b in record.baseline_blocks if b.result and b.result.step_time_s]
         return stdev(math.log(fmean(each)) for each in steps) if len(steps) > 1 else 0.0
 
+    @cached_property
+    def _calming(self) -> tuple[str, Value] | None:
+        return find_calming(self.state.record)
+
+    def _spread_of(self, changes: Mapping[str, Value]) -> float:
+        """Standard deviation of an arm's ln(step time) by its mood.
+
+        What ends a mood is in some arms and not in others: how far they are apart is then another race by race, and
+        says nothing of what else they hold. Where nobody knows what ends it the baseline has the mood for all.
+        """
+        name, value = self._calming or ("", None)
+        has_moods = changes.get(name) != value if name else not changes
+        return self._mood_spread if has_moods else 0.0
+
     def _read_race(self, number: int, blocks: Sequence[Block]) -> list[Arm]:
         """Each arm against the first; the error of a comparison is that of its two sides."""
+        held = [self.state.record.trial[block.trial_number].changes for block in blocks]
         told = [(0.0, math.inf)]
         for block in blocks[1:]:
             contrast = compare_blocks(block, blocks[0])
             mean, error = settle(contrast) if contrast is not None else (0.0, math.inf)
             given_up = block.result is not None and block.result.given_up
             told.append((mean, max(error, SURELY_SLOW_ERROR if given_up else 0.0)))
-        own = 0.0 if self.state.record.trial[blocks[0].trial_number].changes else self._mood_spread
-        # Of the mood the baseline has all, and not one of two sides.
-        told[0] = (0.0, math.hypot(min(error for _, error in told), _ROOT_TWO * own))
+        told[0] = (0.0, min(error for _, error in told))
         return [
-            self._make_arm(number, self.state.record.trial[b.trial_number].changes, b.session_id, *what)
-            for b, what in zip(blocks, told, strict=True)
-            if math.isfinite(what[1])
+            # Of its mood an arm has all, and not one of two sides.
+            self._make_arm(
+                number,
+                changes,
+                block.session_id,
+                mean,
+                math.hypot(error, _ROOT_TWO * self._spread_of(changes)),
+            )
+            for block, changes, (mean, error) in zip(blocks, held, told, strict=True)
+            if math.isfinite(error)
         ]
 
     def _pair(

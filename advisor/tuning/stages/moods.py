@@ -8,6 +8,7 @@ from statistics import fmean
 from advisor.protocol.base import Value
 from advisor.protocol.measured.trials import Contrast, Purpose
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
+from advisor.tuning.history.mood_causes import ends_slow_mood
 from advisor.tuning.history.moods import (
     Cycle,
     Spell,
@@ -20,7 +21,6 @@ from advisor.tuning.history.moods import (
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import contrast_arms, merge_contrasts
 from advisor.tuning.measure.sequential import InMood
-from advisor.tuning.stages.mood_causes import ends_slow_mood
 
 _LEAST_CYCLES = 2
 """Cycles of a race in a mood from which they say something of it."""

@@ -58,7 +58,7 @@ def next_trimming(state: SearchState, winner: Candidate | None, live: Session | 
     if len(line_up) < 2 or estimate_race_s(record, line_up, rules) > left_s:
         return None
     because = f"Which of {join_names(winner.changes)} carry the gain."
-    return Turn(Race(Stage.SIMPLIFY, because, line_up, rules, record.next_race))
+    return Turn(Race(Stage.TRIM, because, line_up, rules, record.next_race))
 
 
 def _choose_parts(shares: Shares) -> list[Changes]:

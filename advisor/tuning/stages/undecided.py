@@ -18,8 +18,8 @@ from advisor.tuning.history.breakoffs import (
     may_end_there,
 )
 from advisor.tuning.history.comparisons import log_rate
+from advisor.tuning.history.mood_causes import find_moods
 from advisor.tuning.history.record import Record
-from advisor.tuning.stages.mood_causes import find_moods
 from advisor.tuning.stages.turns import count_steps_needed
 
 _NOISY = 0.1

@@ -26,6 +26,8 @@ MOVED = 0.01
 """Of ln(step time): an arm that short turns make so much faster or slower than a long one does is not raced in them."""
 SURELY_MOVED = 3.0
 """Standard errors: it is asked in every race, and a race that is broken off is lost."""
+MOODS_SPREAD = 0.1
+"""Standard deviation of ln(ratio) from turn to turn from which an arm has moods: half of their least gap."""
 CORRELATION_COST = 3.0
 """Times by which the variance of a mean is larger than that of as many independent steps."""
 
@@ -99,4 +101,8 @@ def is_moved(
     own, other = cap_steps(arm_long_s), cap_steps(first_long_s)
     apart = statistics.fmean(pairs) - math.log(statistics.fmean(own) / statistics.fmean(other))
     error = math.hypot(error, _estimate_error(own), _estimate_error(other))
-    return abs(apart) > max(MOVED, SURELY_MOVED * error)
+    if abs(apart) <= max(MOVED, SURELY_MOVED * error):
+        return False
+    # One long turn meets one mood of an arm, and short ones meet all of them: some are then as far away as it is.
+    as_far = sum((pair - statistics.fmean(pairs)) * -apart >= apart * apart for pair in pairs)
+    return statistics.stdev(pairs) < MOODS_SPREAD or as_far < 2

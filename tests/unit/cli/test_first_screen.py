@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from advisor.answers.answer import Use
+from advisor.answers.answer import Use, make_answer
 from advisor.answers.own_words import OwnLine
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import format_advice
+from advisor.cli.views.first_screen import render_first_screen
 from advisor.protocol.answers.advice import Action, Advice, Interval
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
@@ -312,3 +314,17 @@ def test_screen_that_says_all_there_is_to_say_is_still_one_screen() -> None:
         }
     )  # fmt: skip
     assert len(format_advice(told, 80, use=replace(USE, page="advisor-train/report.html")).splitlines()) <= 20
+
+
+def test_what_minus_v_tells_as_well_goes_first_where_one_screen_cannot_hold_all() -> None:
+    answer = make_answer(a_change(), USE)
+    long = " ".join(["Your settings run at 25 and at 160 samples/s in one launch."] * 6)
+    text = Console(width=80)
+    with text.capture() as shown:
+        text.print(
+            render_first_screen(replace(answer, moods=long, first=long[:100], left="garbage collected every"))
+        )
+    lines = shown.get().splitlines()
+    assert len(lines) <= 20
+    told = [line[:7].strip() for line in lines]
+    assert [label for label in told if label] == ["FIRST", "RESULT", "MOODS", "DO", "all", "COST", "MORE"]

@@ -1,11 +1,14 @@
 """Numbers, times and foreign text as people read them."""
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from advisor.dashboard import formats
+from advisor.dashboard.views.gain_bars import draw_gain_bars
 from advisor.protocol.plain_text import clean_text
+from advisor.protocol.standing import SoFar
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -68,3 +71,23 @@ def test_clean_tail_keeps_the_last_lines() -> None:
 def test_signed_milliseconds_of_nothing_is_zero() -> None:
     assert formats.signed_milliseconds(0.0000001) == "0"
     assert formats.signed_milliseconds(-0.0111) == "−11.1"
+
+
+def test_gains_of_a_table_lie_on_one_axis_around_no_change() -> None:
+    known = SoFar(ratio=2.0, low=1.6, high=2.5, races=4, launches=2)
+    slower = SoFar(ratio=0.8, low=0.7, high=0.9, races=4, launches=2)
+    unknown = SoFar(ratio=2.0, low=0.2, high=20.0, races=1, launches=1)
+    first, second, *none = draw_gain_bars([known, slower, unknown, None])
+    assert first is not None
+    assert second is not None
+    assert none == [None, None]
+    assert (first.high, first.tone, second.tone) == (100.0, "good", "bad")
+    # Twice as fast is as far from the middle as half as fast.
+    assert first.likely - 50 == pytest.approx(50 * math.log(2) / math.log(2.5), abs=0.1)
+    assert second.low < second.likely < second.high < 50 < first.low
+
+
+def test_axis_of_small_gains_is_not_theirs_alone() -> None:
+    (bar,) = draw_gain_bars([SoFar(ratio=1.01, low=1.005, high=1.015, races=9, launches=3)])
+    assert bar is not None
+    assert bar.high < 60

@@ -21,6 +21,8 @@ from advisor.protocol.gains import describe_ratio, spell_gain, spell_likely, spe
         (0.2, 0.05, 0.6004, "at most −39.9 %, measured too roughly to say how much less"),
         (15.0, 2.9, 79.0, "at least 2.9x faster, measured too roughly to say how much more"),
         (0.2, 0.05, 0.6, "at most −40.0 %, measured too roughly to say how much less"),
+        (2.4, 1.077, 5.8, "at least +7.7 %, measured too roughly to say how much more"),
+        (1.4, 1.08, 1.8, "at least +8.0 %, most likely 1.4x (95 % CI 1.0x … 1.8x)"),
         (3.4, 0.9, 12.0, "measured too roughly for a figure"),
         (63.0, 0.09, 4_000.0, "measured too roughly for a figure"),
         (1.1, 0.0, 466_212.0, "measured too roughly for a figure"),

@@ -312,3 +312,21 @@ def test_steps_with_a_flag_do_not_count() -> None:
     assert arm.read_cycles(Clock(), 4) == [pytest.approx(0.1)] * 3 + [None]
     arm.forget_after(2)
     assert len(arm.timed) == len(arm.cycles) == 8
+
+
+def test_long_turn_that_says_something_else_than_all_short_ones_moves_an_arm() -> None:
+    dice = random.Random(3)
+    first = [0.1 * math.exp(dice.gauss(0.0, 0.01)) for _ in range(12)]
+    fed = [0.05 * math.exp(dice.gauss(0.0, 0.01)) for _ in range(12)]
+    assert verdicts.is_moved(fed, first, [0.1] * 8, [0.1] * 8)
+    assert not verdicts.is_moved(fed, first, [0.05] * 8, [0.1] * 8)
+
+
+def test_long_turn_in_one_of_the_moods_that_short_ones_met_moves_no_arm() -> None:
+    """The first arm takes 20 or 400 ms a step from turn to turn, as threads that fight for cores do."""
+    steady = [0.02] * 12
+    moody = [0.4, 0.02, 0.4, 0.4, 0.4, 0.02, 0.4, 0.4, 0.02, 0.4, 0.4, 0.4]
+    assert not verdicts.is_moved(steady, moody, [0.02] * 8, [0.02] * 8)
+    assert not verdicts.is_moved(steady, [0.02, *moody[:2], 0.02, *moody[5:]], [0.02] * 8, [0.4] * 8)
+    # A single turn may be a mishap: the long one says what no other short one says.
+    assert verdicts.is_moved(steady, [0.4, *[0.1] * 11], [0.02] * 8, [0.4] * 8)

@@ -135,7 +135,7 @@ def _say_next(stage: Stage) -> str:
     return {
         Stage.PROBE: "The search begins once the baseline and its noise are known.",
         Stage.SEARCH: "The best strategy races your settings in fresh launches; nothing is advised before that.",
-        Stage.SIMPLIFY: "What is left races your settings in fresh launches.",
+        Stage.TRIM: "What is left races your settings in fresh launches.",
         Stage.CONFIRM: "The verdict follows as soon as the interval decides, or the budget ends.",
         Stage.DONE: "The advice is being written.",
     }[stage]

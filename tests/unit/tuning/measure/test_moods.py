@@ -64,6 +64,18 @@ def test_moods_between_launches_are_told_from_drift(rates: tuple[float, ...], is
         assert 53.0 < border < 181.0
 
 
+def test_level_whose_long_steps_leave_it_no_faster_is_no_mood() -> None:
+    """Launches of a demo: at the median 164 and 121 samples/s, over their time 121 and 128."""
+    launches = [(53.9, 111.0, 86.0), (26.9, 164.0, 121.0), (27.8, 121.0, 87.0), (11.9, 123.0, 128.0)]
+    stretches = [Stretch(0, 9, s, math.log(level), math.log(rate)) for s, level, rate in launches]
+    assert find_border(stretches) is None
+    # Another border, where the rates part as well, is still found.
+    beside = [*stretches, Stretch(0, 9, 21.4, math.log(261.0), math.log(263.0))]
+    border = find_border(beside)
+    assert border is not None
+    assert 164.0 < math.exp(border) < 261.0
+
+
 def test_noise_and_bursts_of_a_tenth_are_no_moods() -> None:
     for seed in range(10):
         assert part(run((100.0, 60), spread=0.2, seed=seed)) is None

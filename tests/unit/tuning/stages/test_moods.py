@@ -9,12 +9,15 @@ import pytest
 from advisor.protocol.answers.moods import MoodCause, Moods, say_moods
 from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Purpose
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.explain.advice import build_advice
+from advisor.tuning.history.mood_causes import find_moods
+from advisor.tuning.search.shares import Shares
+from advisor.tuning.search.state import look
 from advisor.tuning.stages.confirmation import confirm
-from advisor.tuning.stages.mood_causes import find_moods
 from tests.unit.tuning.raced import BASE, Raced
 from tests.unit.tuning.simulated_cluster import START, make_job, make_spec
 
@@ -232,3 +235,19 @@ def test_a_slow_mood_that_the_strategy_is_shown_to_end_takes_nothing_of_its_gain
         race(raced.launch(), FAST, changes=changes)
 
     assert (confirm(raced.record, changes, forced=False).moods.doubt > 0.0) is is_in_doubt
+
+
+def test_what_a_setting_alone_loses_in_a_slow_mood_is_not_its_own_loss() -> None:
+    """Else a third setting would have to make up for it in the strategy that has them all, and would be advised."""
+    threads: dict[str, Value] = {"num_threads": 2}
+    whole: dict[str, Value] = {**threads, **SMALL, "num_iteration_per_drop_scope": 30}
+    raced = make_raced().launch()
+    for level in (FAST, SLOW, FAST, SLOW, *[FAST] * 6):
+        race(raced, level, changes=threads, search=True)
+    arms = [(Purpose.SEARCH, changes, 0.0) for changes in (whole, threads, SMALL)]
+    times = [[level * math.exp(0.01 * (step % 3)) for step in range(64)] for level in (0.1, 0.08, 0.08, 0.3)]
+    raced.race(BASE, *arms, results=[Raced.make_result(each, (4,) * 16) for each in times])
+
+    state = look(raced.record)
+    assert state is not None
+    assert Shares(state, Changes(whole)).find_core() == threads

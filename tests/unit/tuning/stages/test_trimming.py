@@ -47,7 +47,7 @@ def test_the_winner_races_its_parts() -> None:
 
     assert turn is not None
     assert isinstance(turn.race, Race)
-    assert (turn.stage, turn.fresh) == (Stage.SIMPLIFY, False)
+    assert (turn.stage, turn.fresh) == (Stage.TRIM, False)
     assert dict(turn.arms[0].changes) == WINNER
     assert {arm.changes for arm in turn.arms[1:]} == {Changes(SIZE), Changes(THREADS)}
     assert {arm.purpose for arm in turn.arms} == {Purpose.REVERT}

@@ -66,28 +66,33 @@ class _Remedy:
 
 def ends_slow_mood(record: Record, changes: Mapping[str, Value]) -> bool:
     """Whether a strategy holds the setting that races show to end the baseline's slow mood."""
-    border = find_mood_border(record.spells)
-    if border is None:
-        return False
-    sides = [[s for s in record.spells if s.is_slow(border) == is_slow] for is_slow in (True, False)]
-    slow, fast = (_list_parts(record, side) for side in sides)
-    remedy = _find_remedy(record, (slow, fast), border) if slow and fast else None
+    parted = _part_moods(record)
+    remedy = _find_remedy(record, parted.parts, parted.border) if parted else None
     return remedy is not None and changes.get(remedy.name) == remedy.value
+
+
+def find_calming(record: Record) -> tuple[str, Value] | None:
+    """Return the setting that ends the slow mood, as races show or as is likely; None where none is known."""
+    parted = _part_moods(record)
+    if parted is None:
+        return None
+    if (remedy := _find_remedy(record, parted.parts, parted.border)) is not None:
+        return remedy.name, remedy.value
+    return ("num_threads", _count_fitting_threads(record)) if _find_crowd(record) else None
 
 
 def find_moods(record: Record) -> Moods | None:
     """Return the baseline's moods with their cause and remedy, without gains; None where it has one."""
-    border = find_mood_border(record.spells)
-    if border is None:
+    parted = _part_moods(record)
+    if parted is None:
         return None
-    spells = [[s for s in record.spells if s.is_slow(border) == is_slow] for is_slow in (True, False)]
-    slow_parts, fast_parts = (_list_parts(record, side) for side in spells)
-    if not slow_parts or not fast_parts:
-        return None
+    border, spells, (slow_parts, fast_parts) = parted.border, parted.spells, parted.parts
     slow, fast = _tell(record, spells[0], slow_parts), _tell(record, spells[1], fast_parts)
     remedy = _find_remedy(record, (slow_parts, fast_parts), border)
     cause, told = _find_cause(record, (slow_parts, fast_parts), (slow, fast), remedy)
-    likely = _say_fewer_threads(record) if cause is MoodCause.THREADS else ""
+    likely = (
+        _spell(record, "num_threads", _count_fitting_threads(record)) if cause is MoodCause.THREADS else ""
+    )
     return Moods(
         slow=slow,
         fast=fast,
@@ -99,6 +104,24 @@ def find_moods(record: Record) -> Moods | None:
         remedy_races=remedy.races if remedy else 0,
         remedy_slow=remedy.slow if remedy else 0,
     )
+
+
+@dataclass(frozen=True)
+class _Parted:
+    """The baseline's spells and races, slow ones first."""
+
+    border: float
+    spells: tuple[Sequence[Spell], Sequence[Spell]]
+    parts: tuple[Sequence[_Part], Sequence[_Part]]
+
+
+def _part_moods(record: Record) -> _Parted | None:
+    border = find_mood_border(record.spells)
+    if border is None:
+        return None
+    slow, fast = ([s for s in record.spells if s.is_slow(border) == is_slow] for is_slow in (True, False))
+    parts = _list_parts(record, slow), _list_parts(record, fast)
+    return _Parted(border, (slow, fast), parts) if all(parts) else None
 
 
 def _list_parts(record: Record, spells: Sequence[Spell]) -> list[_Part]:
@@ -117,7 +140,7 @@ def _list_parts(record: Record, spells: Sequence[Spell]) -> list[_Part]:
 def _tell(record: Record, spells: Sequence[Spell], parts: Sequence[_Part]) -> Mood:
     seconds = math.fsum(spell.stretch.seconds for spell in spells)
     whole = math.fsum(spell.stretch.seconds for spell in record.spells)
-    rates = [_rate(part.result) for part in parts]
+    rates = [math.exp(spell.stretch.log_rate) for spell in spells]
     return Mood(
         samples_per_s=mean_rate_over(spells),
         low=min(rates),
@@ -201,11 +224,9 @@ def _list_arms(record: Record, parts: Sequence[_Part]) -> list[tuple[Mapping[str
     return found
 
 
-def _say_fewer_threads(record: Record) -> str:
-    facts, nodes = record.job.facts, record.job.cluster.nodes
-    if facts is None or not nodes:
-        return ""
-    return _spell(record, "num_threads", max(1, min(n.cpu_count for n in nodes) // _count_ranks(record)))
+def _count_fitting_threads(record: Record) -> int:
+    """Threads of a rank that leave a core to each."""
+    return max(1, min(n.cpu_count for n in record.job.cluster.nodes) // _count_ranks(record))
 
 
 def _spell(record: Record, name: str, value: Value) -> str:
@@ -230,16 +251,22 @@ def _find_cause(
         return MoodCause.OTHERS, (
             f"other processes take {taken[0]:.0%} of the processors in the slow mood, {taken[1]:.0%} in the fast one"
         )
-    facts, nodes = record.job.facts, record.job.cluster.nodes
+    if crowd := _find_crowd(record):
+        is_shown = remedy is not None and remedy.name == "num_threads"
+        told = "the ranks' threads fight for the cores" if is_shown else "threads beyond the cores may be why"
+        return MoodCause.THREADS, f"{told} ({crowd})"
     longer = _say_longer(moods[0].phases, moods[1].phases)
-    if facts is not None and nodes and facts.device is DeviceKind.CPU:
-        cores, ranks, threads = min(n.cpu_count for n in nodes), _count_ranks(record), facts.cpu_threads
-        crowd = f"{ranks} ranks × {threads} threads on {cores} cores"
-        if threads > 1 and ranks * threads > cores and remedy is not None and remedy.name == "num_threads":
-            return MoodCause.THREADS, f"the ranks' threads fight for the cores ({crowd})"
-        if threads > 1 and ranks * threads > cores:
-            return MoodCause.THREADS, f"threads beyond the cores may be why ({crowd})"
     return (MoodCause.PART, longer) if longer else (MoodCause.UNKNOWN, "")
+
+
+def _find_crowd(record: Record) -> str:
+    """`2 ranks × 2 threads on 2 cores` where ranks on processors have more threads than there are cores, else ""."""
+    facts, nodes = record.job.facts, record.job.cluster.nodes
+    if facts is None or not nodes or facts.device is not DeviceKind.CPU:
+        return ""
+    cores, ranks, threads = min(n.cpu_count for n in nodes), _count_ranks(record), facts.cpu_threads
+    is_crowd = threads > 1 and ranks * threads > cores
+    return f"{ranks} ranks × {threads} threads on {cores} cores" if is_crowd else ""
 
 
 def _count_ranks(record: Record) -> int:
