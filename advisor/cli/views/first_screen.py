@@ -40,7 +40,9 @@ def render_first_screen(answer: Answer) -> RenderableType:
         more = f" ({untold} more under -v)" if untold > 0 else ""
         lead.append(_row("CAREFUL", Text(" ".join(answer.careful[:_CAREFUL_TOLD]) + more)))
     left = [_row("LEFT", Text(answer.left))] if answer.left else []
-    more = [_Pasted("MORE" if not at else "", *told) for at, told in enumerate((*answer.offers, answer.more))]
+    further = [
+        _Pasted("MORE" if not at else "", *told) for at, told in enumerate((*answer.offers, answer.more))
+    ]
     step = _draw_step(answer)
     groups = (
         lead,
@@ -48,7 +50,7 @@ def render_first_screen(answer: Answer) -> RenderableType:
         _list_what_to_do(answer),
         step,
         left,
-        [_row("COST", Text(answer.cost)), *more],
+        [_row("COST", Text(answer.cost)), *further],
     )
     # -v and the page tell these as well.
     return _Screen(groups, (step[3:], left, step))

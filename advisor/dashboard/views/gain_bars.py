@@ -42,13 +42,8 @@ def draw_gain_bars(gains: Sequence[Ranged | None]) -> list[GainBar | None]:
     def place(ratio: float) -> float:
         return round(50 + 50 * math.log(ratio) / reach, 1)
 
-    return [
-        g
-        and GainBar(
-            place(g.low),
-            place(g.ratio),
-            place(g.high),
-            "good" if g.low > 1 else "bad" if g.high < 1 else "muted",
-        )
-        for g in known
-    ]
+    return [None if g is None else _draw(place(g.low), place(g.ratio), place(g.high)) for g in known]
+
+
+def _draw(low: float, likely: float, high: float) -> GainBar:
+    return GainBar(low, likely, high, "good" if low > 50 else "bad" if high < 50 else "muted")
