@@ -138,13 +138,20 @@ class Shares:
 
     @cached_property
     def _mood_spread(self) -> float:
-        """Standard deviation of the baseline's ln(step time) from race to race where it has moods, else 0."""
+        """By how much what is told of an arm with moods differs from race to race: a standard deviation of ln(rate).
+
+        Where the baseline has moods, from its comparisons with arms that have none; else 0.
+        """
         record = self.state.record
         if find_mood_border(record.spells) is None:
             return 0.0
-        # With every stall: a mood is often made of them.
-        steps = [b.result.step_time_s for b in record.baseline_blocks if b.result and b.result.step_time_s]
-        return stdev(math.log(fmean(each)) for each in steps) if len(steps) > 1 else 0.0
+        beside = []
+        for first, *others in record.races.values():
+            calm = [b for b in others if self._is_calm(record.trial[b.trial_number].changes)]
+            told = [compare_blocks(b, first) for b in calm if not record.trial[first.trial_number].changes]
+            means = [settle(contrast)[0] for contrast in told if contrast is not None]
+            beside += [fmean(means)] if means else []
+        return stdev(beside) if len(beside) > 1 else 0.0
 
     @cached_property
     def _calming(self) -> tuple[str, Value] | None:
@@ -156,9 +163,11 @@ class Shares:
         What ends a mood is in some arms and not in others: how far they are apart is then another race by race, and
         says nothing of what else they hold. Where nobody knows what ends it the baseline has the mood for all.
         """
+        return 0.0 if self._is_calm(changes) else self._mood_spread
+
+    def _is_calm(self, changes: Mapping[str, Value]) -> bool:
         name, value = self._calming or ("", None)
-        has_moods = changes.get(name) != value if name else not changes
-        return self._mood_spread if has_moods else 0.0
+        return changes.get(name) == value if name else bool(changes)
 
     def _read_race(self, number: int, blocks: Sequence[Block]) -> list[Arm]:
         """Each arm against the first; the error of a comparison is that of its two sides."""
