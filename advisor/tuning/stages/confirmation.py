@@ -258,10 +258,15 @@ def _race(
     race_s = min(planned_s, reserve.plan.race_s - (needs_s - record.remaining_s))
     if race_s < planned_s * (_SHORTEST if count >= 2 else 0.0) or race_s <= 0.0:
         return SPENT
-    arms = arms[
-        : _count_seats(record, arms, reserve, _count_later(record, arms[1], verdict, reserve), needs_s)
-    ]
-    rules = verdict_rules(record, arms, race_s * len(arms) / 2.0, _find_enough(record, arms[1], verdict))
+    enough = _find_enough(record, arms[1], verdict)
+    if enough is None:
+        later = _count_later(record, arms[1], verdict, reserve)
+        arms = arms[: _count_seats(record, arms, reserve, later, needs_s)]
+        race_s *= len(arms) / 2.0
+    else:
+        # A plain lead is shown in less than the planned time: all parts share it.
+        arms = arms[: max(2, count_arms_that_fit(record, verdict_rules(record, arms[:2], race_s)))]
+    rules = verdict_rules(record, arms, race_s, enough)
     return Turn(Race(Stage.CONFIRM, because, arms, rules, record.next_race), fresh)
 
 
@@ -291,9 +296,19 @@ def _find_enough(record: Record, winner: Candidate, verdict: Confirmation) -> fl
 
 
 def _find_lead(record: Record, winner: Candidate, verdict: Confirmation) -> float:
-    found = list_comparisons(record, Purpose.SEARCH, winner.changes)
-    leads = [settle(c.contrast)[0] for c in found] + ([verdict.look.mean] if verdict.look else [])
-    return min(leads, default=0.0)
+    """The least ln(throughput ratio) seen of the winner; of one that never raced as it is, that of its best part."""
+    searched = {
+        t.changes: list_comparisons(record, Purpose.SEARCH, t.changes)
+        for t in record.trials_for(Purpose.SEARCH)
+    }
+    parts = (
+        [winner.changes]
+        if searched.get(winner.changes)
+        else [c for c in searched if is_part(c, winner.changes)]
+    )
+    leads = [min(settle(c.contrast)[0] for c in searched[part]) for part in parts if searched[part]]
+    seen = [max(leads)] if leads else []
+    return min(seen + ([verdict.look.mean] if verdict.look else []), default=0.0)
 
 
 def _count_broken_off(record: Record) -> int:

@@ -10,7 +10,9 @@ from advisor.protocol.measured.trials import Purpose
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.explain.advice import build_advice
 from advisor.tuning.search.state import look
+from advisor.tuning.stages.confirmation import next_confirmation
 from advisor.tuning.stages.parts import compare, list_parts
+from advisor.tuning.stages.turns import Turn
 from tests.unit.tuning.raced import BASE, Arm, Raced
 from tests.unit.tuning.simulated_cluster import make_job, make_spec
 
@@ -54,6 +56,22 @@ def list_left(raced: Raced, core: dict[str, Value] = CORE) -> list[Changes]:
 
 def test_beside_the_core_race_the_whole_and_the_core_without_each_setting() -> None:
     assert set(list_left(searched())) == {Changes(WHOLE), Changes(SIZE), Changes(THREADS)}
+
+
+@pytest.mark.parametrize(("gain", "arms"), [(0.5, 4), (0.05, 2)])
+def test_parts_race_in_a_short_budget_where_the_core_s_lead_is_plain(gain: float, arms: int) -> None:
+    """The core never raced as it is: what its best part showed in the search tells how plain its lead is."""
+    job = make_job(make_spec(budget=Budget(max_trials=4, max_seconds=80)))
+    raced = Raced(job, 0.01).launch().race(BASE)
+    raced.race(BASE, (Purpose.SEARCH, WHOLE, gain), (Purpose.SEARCH, THREADS, gain))
+    state = look(raced.record)
+    assert state is not None
+    core = Candidate(Purpose.CONFIRM, Changes(CORE), "The core.")
+
+    turn = next_confirmation(raced.record, None, core, (), list_parts(state, core))
+
+    assert isinstance(turn, Turn)
+    assert len(turn.arms) == arms
 
 
 def test_what_is_told_races_no_more() -> None:
