@@ -75,6 +75,7 @@ screenshots: $(STAMP) browser  ## every page of the dashboard, in two themes and
 	SCREENSHOTS=site/screenshots $(BIN)/pytest -q tests/browser -k every_page_fits
 
 docs: $(STAMP)  ## the documents as a site, in site/
+	$(BIN)/python docs/make_reference.py
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
 
 # Every test is in exactly one of these: tests/architecture/test_suites.py.

@@ -1,9 +1,9 @@
 """Writes what the documentation takes from the code: `python docs/make_reference.py`.
 
-`docs/code-map.md` lists every module with its first line; CONTRIBUTING.md carries the repository's layout between two
-markers; `docs/strategy.schema.json` is the JSON Schema of `strategy.json`; `reference_pages.py` has the pages of the
-command line, the job file and the REST API, `notebook.py` the client's guide as a notebook. Tests compare them with
-the code, so that none goes stale.
+CONTRIBUTING.md carries the repository's layout between two markers; `docs/strategy.schema.json` is the JSON Schema of
+`strategy.json`; `reference_pages.py` has the pages of the command line, the job file and the REST API, `notebook.py` the
+client's guide as a notebook. Tests compare them with the code, so that none goes stale. `docs/code-map.md` lists every
+module with its first line; it is made for the site only and not committed.
 """
 
 import ast
@@ -27,11 +27,11 @@ def list_modules(package: str) -> list[Path]:
 
 
 def describe_code() -> str:
-    """Return `docs/code-map.md`."""
+    """Return the map of the code, which `write_code_map` writes."""
     lines = [
         "# Map of the code",
         "",
-        "Made from the first line of every module by `python docs/make_reference.py`.",
+        "Made from the first line of every module when the site is built.",
         "",
     ]
     for package in PACKAGES:
@@ -43,6 +43,11 @@ def describe_code() -> str:
             else:
                 lines.append(f"| `{name.name}` | {first_line(path)} |")
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
+
+
+def write_code_map() -> None:
+    """Write `docs/code-map.md`, which the site needs and git ignores."""
+    (ROOT / "docs" / "code-map.md").write_text(describe_code())
 
 
 def describe_layout() -> str:
@@ -74,7 +79,7 @@ def place_layout(page: str) -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "code-map.md").write_text(describe_code())
+    write_code_map()
     (ROOT / "docs" / "strategy.schema.json").write_text(describe_schema())
     import notebook
     import reference_pages

@@ -283,7 +283,8 @@ def describe_decisions() -> str:
 
 def describe_results() -> str:
     """Return `docs/results/README.md`."""
-    return _list_pages("Results", "results", "What was measured, each page with the command that made it.")
+    purpose = "What was measured: today's figure with its command, machine and date; earlier ones are in git."
+    return _list_pages("Results", "results", purpose)
 
 
 def _list_pages(title: str, folder: str, purpose: str) -> str:

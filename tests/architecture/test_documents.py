@@ -208,10 +208,11 @@ class _Requests(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The documents as `make docs` builds them: a warning is an error."""
+    """The documents as `make docs` builds them, the map of the code made first: a warning is an error."""
     pytest.importorskip("mkdocs")
     import subprocess
 
+    load_tool("make_reference").write_code_map()
     folder = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

