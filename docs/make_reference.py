@@ -1,9 +1,9 @@
 """Writes what the documentation takes from the code: `python docs/make_reference.py`.
 
 CONTRIBUTING.md carries the repository's layout between two markers; `docs/strategy.schema.json` is the JSON Schema of
-`strategy.json`; `reference_pages.py` has the pages of the command line, the job file and the REST API, `notebook.py` the
-client's guide as a notebook. Tests compare them with the code, so that none goes stale. `docs/code-map.md` lists every
-module with its first line; it is made for the site only and not committed.
+`strategy.json`; `reference_pages.py` has the pages of the command line, the job file and the REST API, `notebook.py`
+the client's guide as a notebook. Tests compare them with the code, so that none goes stale. `docs/code-map.md` lists
+every module with its first line; it is made for the site only and not committed.
 """
 
 import ast
