@@ -19,7 +19,6 @@ from advisor.exporters.paddle.python import export_paddle_python
 from advisor.exporters.paddle.servers import list_today
 from advisor.exporters.paddle.transpiler import NCCL2, export_transpiler
 from advisor.exporters.strategy_json import export_json
-from advisor.exporters.timings import export_timings
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -36,9 +35,7 @@ _LEVERS = tuple(name for name, knob in CATALOGUE.items() if not knob.carried)
 _NCCL, _DEEPSPEED = "nccl", "deepspeed"
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
 _IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE, WorkloadKind.COMMAND)
-_PADDLE, _TRANSPILER, _TIMINGS = "paddle", "paddle-transpiler", "timings"
-_ASKED_FOR = (_TRANSPILER, _TIMINGS)
-"""Formats that are written only when asked for by name."""
+_PADDLE, _TRANSPILER = "paddle", "paddle-transpiler"
 
 _IN_EVERY_BUNDLE = ("json", "torchrun", "runtime", "command")
 BUNDLE = "bundle"
@@ -126,11 +123,6 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 name="nccl", filename="nccl.conf", media_type=_TEXT, knobs=NCCL_KNOBS, kinds=_PYTORCH, software=_NCCL,
                 meaning="The knobs that NCCL itself reads, for NCCL_CONF_FILE or ~/.nccl.conf.",
             ),
-            FormatInfo(
-                name=_TIMINGS, filename="timings.json", media_type="application/json", kinds=_PYTORCH,
-                meaning="When each gradient becomes ready, and what an allreduce costs: for compilers' passes and "
-                "other tools that choose buckets. Not in a bundle.",
-            ),
         )
     }
 )  # fmt: skip
@@ -152,7 +144,6 @@ _PLAIN: Mapping[str, Callable[[Advice, Job], Exported]] = {
     "paddle-servers": export_paddle_servers,
     _TRANSPILER: export_transpiler,
     "deepspeed": export_deepspeed,
-    _TIMINGS: export_timings,
 }
 
 
@@ -205,7 +196,7 @@ def list_at_work(job: Job) -> tuple[FormatInfo, ...]:
     return tuple(
         info
         for info in list_suitable(job)
-        if info.name not in _ASKED_FOR and (not info.software or _is_at_work(info.software, job))
+        if info.name != _TRANSPILER and (not info.software or _is_at_work(info.software, job))
     )
 
 

@@ -7,7 +7,6 @@ from pydantic import Field, computed_field
 
 from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.answers.moods import Moods
-from advisor.protocol.answers.timings import Timings
 from advisor.protocol.base import Message, Value
 from advisor.protocol.gains import Quality, describe_ratio, judge_quality
 from advisor.protocol.kinds import Allow, Effect
@@ -349,8 +348,6 @@ class Advice(Message):
     phases_after: Phases
     buckets_before: tuple[int, ...] = ()
     buckets_after: tuple[int, ...] = ()
-    timings: Timings | None = None
-    """None where the probe did not time them."""
     cost: Cost
     dropped: tuple[DroppedKnob, ...] = ()
     pareto: tuple[ParetoPoint, ...] = ()

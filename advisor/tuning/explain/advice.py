@@ -42,7 +42,6 @@ from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.measure.stragglers import flag_nodes
 from advisor.tuning.measure.utilisation import say_taken
-from advisor.tuning.model.bucket_plan import tell_timings
 from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SURELY, SearchState, find_nearest_below, look
 from advisor.tuning.space.composition import list_own_values
@@ -135,7 +134,6 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         phases_after=phases[1],
         buckets_before=list_buckets(before),
         buckets_after=list_buckets(after) if chosen else list_buckets(before),
-        timings=tell_timings(job.facts, base, record.probe_blocks) if job.facts else None,
         cost=cost,
         dropped=space.dropped if space else (),
         pareto=build_pareto(record),

@@ -16,7 +16,6 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.protocol.answers.timings import Timings
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Rule
 from advisor.protocol.measured.results import GradientTiming, LinkLevel, LinkTiming
@@ -142,25 +141,6 @@ def propose_list(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence
     load = f"in a step {link.load:.2f} times that"
     because = f"Planned, as {costs} on an idle link, {load}, and {ready}. {exposed} these {len(plan.sizes_mb)} sizes."
     return Rule("+".join(f"{size:g}" for size in plan.sizes_mb), because)
-
-
-def tell_timings(facts: WorkloadFacts, own: Mapping[str, Value], probe: Sequence[Block]) -> Timings | None:
-    """Return what plans are computed from, for other tools; None where it was not measured."""
-    measured, timed = read_probe(probe, facts.dataloader is not None), find_timed(facts, probe)
-    idle, caps = fit_link(timed.links) if timed else None, list_caps(own)
-    if timed is None or idle is None:
-        return None
-    exposed_s, link = measured.reduced_s if measured else None, None
-    if not keeps_definition(own, facts):
-        link = anchor_link(at_work(idle, facts.device, facts.backend), timed.gradients, caps, exposed_s)
-    plan = plan_buckets(timed.gradients, link, caps) if link else None
-    return Timings(
-        gradient_bytes=tuple(g.bytes for g in timed.gradients),
-        ready_s=tuple(g.ready_s for g in timed.gradients),
-        alpha_s=idle.alpha_s,
-        beta_s_per_byte=idle.beta_s,
-        planned_mb=plan.sizes_mb if plan else (),
-    )
 
 
 def at_work(link: Link, device: DeviceKind, backend: str) -> Link:

@@ -15,7 +15,6 @@ from advisor.protocol.answers.advice import (
     Provenance,
     Verdict,
 )
-from advisor.protocol.answers.timings import Timings
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
@@ -102,13 +101,6 @@ def advise(
         diagnosis=Diagnosis(bound="communication", sentence="Communication is exposed."),
         phases_before=Phases(),
         phases_after=Phases(),
-        timings=Timings(
-            gradient_bytes=(4_000_000, 6_000_000),
-            ready_s=(0.01, 0.03),
-            alpha_s=0.001,
-            beta_s_per_byte=8e-9,
-            planned_mb=(4.0, 6.0),
-        ),
         cost=Cost(wall_s=600.0, device_hours=0.3, trials=12, sessions=2),
         cluster="1 node × 2 CPUs",
         software={"torch": "2.13.0"},

@@ -1,6 +1,5 @@
 """The way from a format's name to a file, and the refusals on it."""
 
-import json
 import re
 
 import pytest
@@ -15,7 +14,7 @@ from advisor.protocol.training.workload import WorkloadKind
 
 SUITABLE = [name for name, info in FORMATS.items() if WorkloadKind.PYTORCH in info.kinds]
 """Formats for the jobs that `advise` makes unless told otherwise."""
-HEADED = [name for name in SUITABLE if name not in {"json", "runtime", "timings"}]
+HEADED = [name for name in SUITABLE if name not in {"json", "runtime"}]
 CHANGES = {"fuse_grad_size_in_MB": 50.0, "nccl_comm_num": 2, "num_threads": 4, "NCCL_SOCKET_NTHREADS": 4}
 
 
@@ -23,7 +22,6 @@ def test_the_formats_are_the_promised_ones() -> None:
     assert set(FORMATS) == {
         "json", "paddle", "paddle-python", "env", "nccl", "torchrun", "runtime", "command", "slurm",
         "kubernetes", "trainer", "accelerate", "lightning", "deepspeed", "paddle-servers", "paddle-transpiler",
-        "timings",
     }  # fmt: skip
 
 
@@ -66,16 +64,6 @@ def test_a_kept_baseline_says_that_nothing_needs_to_change(name, advise) -> None
     assert "nothing needs to change" in file.content
     assert set(file.provenance) <= {"a_sync"}
     assert not file.unmapped
-
-
-def test_timings_are_told_as_they_were_measured(advise) -> None:
-    advice, job = advise({})
-    told = json.loads(export(advice, job, "timings").content)
-    assert told["allreduce"] == {"alpha_s": 0.001, "beta_s_per_byte": 8e-09}
-    assert told["gradients"] == [{"bytes": 4_000_000, "ready_s": 0.01}, {"bytes": 6_000_000, "ready_s": 0.03}]
-    assert told["bucket_cap_mb_list"] == [4.0, 6.0]
-    with pytest.raises(ExportError, match="did not time"):
-        export(advice.model_copy(update={"timings": None}), job, "timings")
 
 
 def test_an_unknown_format_is_named_with_the_allowed_ones(advise) -> None:
@@ -147,7 +135,6 @@ def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise)
             "kubernetes",
             "deepspeed",
             "runtime",
-            "timings",
         }:  # they hold the answer itself, or none
             continue
         kept, opened = (export(advice, job, info.name).content.splitlines() for advice in (keep, undecided))

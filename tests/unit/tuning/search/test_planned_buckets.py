@@ -1,4 +1,4 @@
-"""A plan of buckets from the probe's timings goes through a whole job: raced, advised, told."""
+"""A plan of buckets from the probe's timings goes through a whole job: raced and advised."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def calibrate(changes: Changes, _: Session, result: BlockResult) -> BlockResult:
     return replace(result, calibration=Calibration(gradients=GRADIENTS, links=LINKS), phases=phases)
 
 
-def test_a_plan_that_helps_is_raced_advised_and_told_with_its_timings() -> None:
+def test_a_plan_that_helps_is_raced_and_advised() -> None:
     cluster = SimulatedCluster(
         make_job(make_spec(knobs=(KNOB, "fuse_grad_size_in_MB"))),
         lambda changes: 1.2 if changes.get(KNOB) else 1.0,
@@ -37,7 +37,6 @@ def test_a_plan_that_helps_is_raced_advised_and_told_with_its_timings() -> None:
 
     assert isinstance(advice, Advice)
     assert advice.verdict is Verdict.CHANGE
-    assert advice.timings is not None
-    assert advice.changes[KNOB] == "+".join(f"{size:g}" for size in advice.timings.planned_mb)
-    reasons = {trial.because for trial in cluster.history.trials if set(trial.changes) == {KNOB}}
-    assert any("Reductions add to backward" in reason for reason in reasons)
+    planned = [trial for trial in cluster.history.trials if set(trial.changes) == {KNOB}]
+    assert advice.changes[KNOB] in {trial.changes[KNOB] for trial in planned}
+    assert any("Reductions add to backward" in trial.because for trial in planned)
