@@ -139,10 +139,8 @@ MINUTES ?= 5
 SEED ?= 1
 DATABASE ?= sqlite
 REAL ?= 2
-SERVERS ?= 1
-soak: $(STAMP)  ## a real server and agents under seeded faults, then the database is asked (MINUTES=30 SEED=7 DATABASE=postgresql SERVERS=2)
-	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE) --real $(REAL) \
-	    --servers $(SERVERS)
+soak: $(STAMP)  ## a real server and agents under seeded faults, then the database is asked (MINUTES=30 SEED=7 DATABASE=postgresql)
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE) --real $(REAL)
 
 NODES ?= 2
 RATE ?= 1gbit

@@ -22,7 +22,7 @@ from advisor.api.context import Context
 from advisor.api.edge.headers import SafeAnswers
 from advisor.api.edge.limits import Buckets, SizeCheck, Streams
 from advisor.api.edge.problems import NothingThere, answer_with_problems, document_problems, serve_document
-from advisor.api.edge.refusals import HostCheck, StandbyCheck
+from advisor.api.edge.refusals import HostCheck
 from advisor.api.edge.requests import PREFIX, RequestWatch
 from advisor.api.health import router as health
 from advisor.api.stories import write_event
@@ -55,6 +55,8 @@ from advisor.storage.whole.census import Census
 from advisor.tuning.asked import PlannerTuning
 
 _ID_BYTES = 5
+_SILENT_S = 10.0
+"""A server that PostgreSQL hears nothing from for so long loses its lock, and another one may start."""
 _MOST_WRITERS = 20
 """Reports that are written to PostgreSQL at one time."""
 
@@ -97,7 +99,6 @@ def create_app(
     metrics = Metrics()
     database = Database(settings.url, new_id, metrics.note_transaction, strike)
     metrics.ask_database(lambda: _take_census(database, clock(), timers))
-    metrics.watch_activity(lambda: database.epoch is not None)
 
     processes, overdue = _make_processes(settings, timers) if tuning is None else None, Overdue()
     tuning = tuning or PlannerTuning()
@@ -144,7 +145,6 @@ def create_app(
     app.state.buckets = Buckets(settings.most_requests_per_s, settings.most_requests_at_once, time.monotonic)
     app.state.streams = Streams(settings.most_streams)
     app.state.stories = Stories(database, context.clock, write_event, tick_s=settings.tick_s)
-    app.add_middleware(StandbyCheck, is_active=lambda: database.epoch is not None)
     app.add_middleware(SizeCheck)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(SafeAnswers)
@@ -211,16 +211,9 @@ def _open(context: Context) -> None:
     data_dir = context.settings.data_dir
     make_private(data_dir)
     context.database.hold()
-    _activate(context)
-
-
-def _activate(context: Context) -> None:
-    """Be the active server, or go on being it; a server that becomes active has what a first start needs."""
-    settings, before = context.settings, context.database.epoch
     # A server that is heard of at every tick is silent when it misses a few of them.
-    is_active = context.database.activate(max(settings.takeover_s, 3 * settings.tick_s))
-    if is_active and (context.database.is_sqlite or context.database.epoch != before):
-        ensure_first_tokens(context.database, settings.data_dir, context.clock())
+    context.database.begin_serving(max(_SILENT_S, 3 * context.settings.tick_s))
+    ensure_first_tokens(context.database, data_dir, context.clock())
 
 
 def _start_thread(run: Callable[[], None]) -> None:
@@ -235,63 +228,44 @@ def _tell_job(context: Context, job_id: str, sentence: str) -> None:
 
 
 def _make_keepers(context: Context) -> list[Keeper]:
-    """The threads that do what time makes necessary, while this server is active."""
+    """The threads that do what time makes necessary."""
     database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
     tick_s, look_s, watched = context.settings.tick_s, context.settings.look_s, context.metrics.watch_keeper
     notifier, scheduling, pruning = database.notifier, threading.Event(), threading.Event()
     notifier.on(JOBS, scheduling.set)
     notifier.on(PLACES, lobby.wake.set)
 
-    def while_active(make: Callable[[], Callable[[], object]]) -> Callable[[], None]:
-        """Return what does what `make` returns; `make` is asked once for every time that this server is active."""
-        made: list[tuple[int, Callable[[], object]]] = []
+    reaper = Reaper(database, timers, AwakeClock(time.monotonic, 2 * tick_s), context.leases)
+    scheduler = Scheduler(database, context.planner_queue, timers, served_since=clock())
+    pruner = Pruner(database, context.settings, clock(), time.monotonic)
 
-        def do() -> None:
-            if (epoch := database.epoch) is None:
-                return
-            if not made or made[0][0] != epoch:
-                made[:] = [(epoch, make())]
-            made[0][1]()
+    def schedule() -> None:
+        if scheduler.look(clock()):
+            notifier.ring(PLACES)
 
-        return do
-
-    def make_reaper() -> Callable[[], object]:
-        reaper = Reaper(database, timers, AwakeClock(time.monotonic, 2 * tick_s), context.leases)
-        return lambda: reaper.look(clock())
-
-    def make_scheduler() -> Callable[[], object]:
-        scheduler = Scheduler(database, context.planner_queue, timers, served_since=clock())
-
-        def schedule() -> None:
-            if scheduler.look(clock()):
-                notifier.ring(PLACES)
-
-        return schedule
-
-    def make_pruner() -> Callable[[], object]:
-        pruner = Pruner(database, context.settings, clock(), time.monotonic)
-
-        def prune() -> None:
-            if pruner.step(clock()):
-                pruning.set()
-
-        return prune
+    def prune() -> None:
+        if pruner.step(clock()):
+            pruning.set()
 
     def receive() -> None:
         if context.stopping.is_set():
             lobby.call()
-        elif database.epoch is not None and lobby.look(clock()):
+        elif lobby.look(clock()):
             notifier.ring(JOBS)
 
+    def keep_hold() -> None:
+        if not database.keep_hold():
+            context.stopping.set()
+
     keepers = [
-        Keeper("reaper", while_active(make_reaper), tick_s, on_round=watched("reaper")),
-        Keeper("scheduler", while_active(make_scheduler), tick_s, scheduling, watched("scheduler")),
+        Keeper("reaper", lambda: reaper.look(clock()), tick_s, on_round=watched("reaper")),
+        Keeper("scheduler", schedule, tick_s, scheduling, watched("scheduler")),
         Keeper("lobby", receive, look_s, lobby.wake, watched("lobby")),
     ]
     if context.settings.prune:
-        keepers.append(Keeper("pruner", while_active(make_pruner), PAUSE_S, pruning))
+        keepers.append(Keeper("pruner", prune, PAUSE_S, pruning))
     if not database.is_sqlite:
-        keepers.append(Keeper("activity", partial(_activate, context), tick_s, on_round=watched("activity")))
+        keepers.append(Keeper("lock", keep_hold, tick_s, on_round=watched("lock")))
     return keepers
 
 

@@ -35,8 +35,7 @@
     ├── SessionNotRunning        425 session_not_running
     └── Unavailable              503 unavailable
         ├── DiskFull             503 disk_full
-        ├── LostRace             503 lost_race
-        └── Standby              503 standby
+        └── LostRace             503 lost_race
 
 An error's docstring explains its code; its message says what happened this time; its hint says what to do.
 """
@@ -379,13 +378,3 @@ class LostRace(Unavailable):
 
     code = "lost_race"
     hint = "Send the same request again."
-
-
-class Standby(Unavailable):
-    """Another server is active on the same database; this one waits to take over, and did nothing."""
-
-    code = "standby"
-    hint = "Ask the active server, or a proxy that passes a request on when it is answered 503."
-
-    def __init__(self) -> None:
-        super().__init__("This server stands by: another one is active on its database.")

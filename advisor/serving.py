@@ -18,6 +18,7 @@ from advisor.api.edge.refusals import EncryptionCheck
 from advisor.app import create_app, read_clock
 from advisor.logs import configure_logs
 from advisor.settings import Settings, find_exposure
+from advisor.storage import Database
 
 _GRACEFUL_S = 3
 _KEEP_ALIVE_S = 75
@@ -36,12 +37,13 @@ def run_server(
     clock: Callable[[], datetime] = read_clock,
     greet: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick.
+    """Serve until a signal arrives, or another server has followed on the database. Answers held open are given at once
+    then, so that stopping is quick.
 
     `greet` is called once the database answers.
 
-    Raises ValueError where what is sent could be read on the way (`find_exposure`), and DatabaseRefused, before
-    anything is opened, for a database that this server must not touch.
+    Raises ValueError where what is sent could be read on the way (`find_exposure`), and DatabaseRefused for a database
+    that this server must not touch: before anything is opened, or at the end where another server has followed.
     """
     if exposure := find_exposure(settings):
         raise ValueError(exposure)
@@ -50,9 +52,12 @@ def run_server(
     raise_open_files()
     stopping = threading.Event()
     app = create_app(settings, clock=clock, stopping=stopping)
-    app.state.context.database.hold()
+    database: Database = app.state.context.database
+    database.hold()
     greet()
     _Server(configure_server(app, settings), stopping).run()
+    if database.refused is not None:
+        raise database.refused
 
 
 def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
@@ -99,7 +104,7 @@ class _Server(uvicorn.Server):
         """Wait for the end. uvicorn itself looks ten times a second, which is a third of what an idle server takes."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         self._end = lambda: loop.call_soon_threadsafe(ended.set)
-        while not await self.on_tick(_NEW_DATE) and not ended.is_set():
+        while not await self.on_tick(_NEW_DATE) and not self._stopping.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), _DATE_S)
 

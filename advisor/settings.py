@@ -69,8 +69,6 @@ class Settings(BaseSettings):
     """What a starting server finds alive stays so for this long at least, in seconds: agents that waited for it."""
     assemble_s: float = Field(default=60.0, gt=0)
     """A gang that is not complete after this many seconds is lost."""
-    takeover_s: float = Field(default=10.0, gt=0)
-    """When the active server on a PostgreSQL was silent for longer, one that stands by takes over, in seconds."""
     tick_s: float = Field(default=2.0, gt=0)
     """How often leases are checked and waiting jobs are looked at, in seconds."""
 

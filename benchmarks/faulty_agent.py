@@ -7,7 +7,6 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,25 +49,6 @@ class Counts:
     reports: list[Report] = field(default_factory=list)
     sessions: set[str] = field(default_factory=set)
     unexpected: list[str] = field(default_factory=list)
-
-
-class Proxy(httpx.BaseTransport):
-    """Sends requests to one of several servers, and to the next one after it did not answer or could not serve."""
-
-    def __init__(self, ports: Sequence[int]) -> None:
-        self.ports, self.number, self.inner = ports, 0, httpx.HTTPTransport()
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Pass a request on."""
-        request.url = request.url.copy_with(port=self.ports[self.number])
-        try:
-            reply = self.inner.handle_request(request)
-        except httpx.TransportError:
-            self.number = (self.number + 1) % len(self.ports)
-            raise
-        if reply.status_code == 503:
-            self.number = (self.number + 1) % len(self.ports)
-        return reply
 
 
 class FaultyAgent(threading.Thread):

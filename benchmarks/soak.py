@@ -7,8 +7,7 @@ Faults of the messages: answers lost after the server has acted; the same report
 beyond their lease and speak up again, or are killed and register anew. Of real agents: they and their ranks are killed
 or stopped for a while (SIGKILL, SIGSTOP). Of the server: killed and started again, stopped, its clock of the day
 stepped. Of SQLite: its write lock held by somebody else. Of PostgreSQL: stopped, crashed, suspended, its connections
-cut, its tables locked. With `--servers 2` there are two of them on one PostgreSQL, each with its own faults: one is
-active, the other one stands by and takes over, and simulated agents reach both through a proxy.
+cut, its tables locked.
 
 In the end: no report is lost (the server's own answer is what the database holds), none is counted twice, no report
 that a real agent's spool had is missing, none of their processes is left, every job ends when it is cancelled, the
@@ -37,9 +36,9 @@ from sqlalchemy import create_engine, text
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from faulty_agent import SIMULATED, Counts, FaultyAgent, Proxy  # noqa: E402
+from faulty_agent import SIMULATED, Counts, FaultyAgent  # noqa: E402
 from struck_agents import RealAgent, read_ledger, settle, strike_agents  # noqa: E402
-from struck_server import PostgresCluster, Server, SoakDatabase, SqliteFile, strike_server  # noqa: E402
+from struck_server import PostgresCluster, Server, SqliteFile, strike_server  # noqa: E402
 
 from advisor.app import make_id  # noqa: E402
 from advisor.protocol.asked.jobs import Budget, JobSpec, Measurement  # noqa: E402
@@ -77,23 +76,17 @@ def make_specs(real_agents: int, project: Path) -> list[JobSpec]:
     return [simulated, real] if real_agents else [simulated]
 
 
-def make_client(servers: Sequence[Server]) -> httpx.Client:
+def make_client(server: Server) -> httpx.Client:
     """The administrator's way to the API."""
-    token = (servers[0].folder / "admin-token").read_text().strip()
-    return httpx.Client(
-        base_url="http://127.0.0.1/api/v1",
-        timeout=10,
-        headers={"Authorization": f"Bearer {token}"},
-        transport=Proxy([server.port for server in servers]),
-    )
+    token = (server.folder / "admin-token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=f"{server.url}/api/v1", timeout=10, headers=headers)
 
 
-def keep_jobs(
-    servers: Sequence[Server], wanted: Sequence[tuple[JobSpec, int]], over: threading.Event
-) -> None:
+def keep_jobs(server: Server, wanted: Sequence[tuple[JobSpec, int]], over: threading.Event) -> None:
     """See that there are so many jobs of each kind that are not over."""
     bodies = [(spec.model_dump(mode="json"), spec.testbed is None, count) for spec, count in wanted]
-    with make_client(servers) as http:
+    with make_client(server) as http:
         while not over.wait(0.5):
             with suppress(httpx.HTTPError, ValueError, KeyError):
                 jobs = http.get("/jobs", params={"limit": 100}).json()["items"]
@@ -104,10 +97,10 @@ def keep_jobs(
                         http.post("/jobs", json=body, headers=key).raise_for_status()
 
 
-def end_jobs(servers: Sequence[Server]) -> list[str]:
+def end_jobs(server: Server) -> list[str]:
     """Cancel what is not over, with nothing failing any more; return what does not end, in sentences."""
     deadline, alive = time.monotonic() + _SETTLING_S, list[str]()
-    with make_client(servers) as http:
+    with make_client(server) as http:
         while time.monotonic() < deadline:
             with suppress(httpx.HTTPError, ValueError, KeyError):
                 jobs = http.get("/jobs", params={"limit": 100}).json()["items"]
@@ -182,14 +175,9 @@ def _list_missing(url: str, ledger: Sequence[set[str]]) -> list[str]:
 
 
 def print_counts(
-    servers: Sequence[Server],
-    agents: Sequence[RealAgent],
-    counts: Counts,
-    ledger: int,
-    uses: Sequence[Sequence[Use]],
-    active: Sequence[int],
+    server: Server, agents: Sequence[RealAgent], counts: Counts, ledger: int, uses: Sequence[Use]
 ) -> None:
-    """Print what happened; `uses` by server, `active`: ports of the servers that were, one after the other."""
+    """Print what happened; `uses`: what the server took in the last third of the time."""
     answers = collections.Counter(report.answer or "undecided" for report in counts.reports)
     tries = sum(report.tries for report in counts.reports)
     print(f"\n{counts.faults.total()} faults:")
@@ -201,95 +189,57 @@ def print_counts(
     if agents:
         starts = sum(agent.starts for agent in agents)
         print(f"{len(agents)} real agents, {starts} starts, {ledger} reports of real trainings in the ledger")
-    if len(servers) > 1:
-        print(f"{len(active)} active servers one after the other, as seen every five seconds")
-    for server, used in zip(servers, uses, strict=True):
-        print(
-            f"server: {server.starts} starts; resident MB and descriptors over the last third, without a kill:"
-        )
-        for passed, rss, files in used[:: max(1, len(used) // 8)]:
-            print(f"  {passed:5.0f} s  {rss / 2**20:6.0f} MB  {files} descriptors")
-
-
-def start_servers(folder: Path, database: SoakDatabase, count: int) -> list[Server]:
-    """Servers on one database, each with a directory of its own; all have the first one's tokens in it."""
-    servers = []
-    for number in range(count):
-        own = folder / f"server-{number}"
-        own.mkdir()
-        for name in ("admin-token", "agent-token") if servers else ():
-            shutil.copy(servers[0].folder / name, own)
-        servers.append(Server(own, database))
-    return servers
+    print(f"server: {server.starts} starts; resident MB and descriptors over the last third, without a kill:")
+    for passed, rss, files in uses[:: max(1, len(uses) // 8)]:
+        print(f"  {passed:5.0f} s  {rss / 2**20:6.0f} MB  {files} descriptors")
 
 
 def soak(chosen: argparse.Namespace, folder: Path, real_folder: Path) -> list[str]:
     """Soak and print; return what is wrong."""
     counts, over, last_third = Counts(), threading.Event(), threading.Event()
     database = SqliteFile(folder) if chosen.database == "sqlite" else PostgresCluster()
-    servers = start_servers(folder, database, chosen.servers)
-    url, own = servers[0].url, servers[0].folder
-    real = [RealAgent(f"real-{i}", url, real_folder, own) for i in range(chosen.real)]
+    server = Server(folder, database)
+    real = [RealAgent(f"real-{i}", server.url, real_folder, folder) for i in range(chosen.real)]
     agents = [
-        FaultyAgent(url, own, f"a{i}", f"{chosen.seed}-{i}", counts, over, chosen.rate)
+        FaultyAgent(server.url, folder, f"a{i}", f"{chosen.seed}-{i}", counts, over, chosen.rate)
         for i in range(chosen.agents)
     ]
-    for agent in agents:
-        agent.http = httpx.Client(
-            base_url="http://127.0.0.1/api/v1", timeout=10, transport=Proxy([one.port for one in servers])
-        )
     specs = make_specs(chosen.real, real_folder / "project")
     wanted = list(zip(specs, (max(1, chosen.agents // 2), 1), strict=False))
     common = counts, over, chosen.pause, last_third
     helpers = [
-        # The database has one row of faults, told together with those of the first server.
-        *(
-            threading.Thread(
-                target=strike_server,
-                args=(server, () if i else database.faults, f"s{chosen.seed}{'-' * i}", *common),
-            )
-            for i, server in enumerate(servers)
-        ),
+        threading.Thread(target=strike_server, args=(server, database.faults, f"s{chosen.seed}", *common)),
         threading.Thread(
             target=strike_agents, args=(real, f"r{chosen.seed}", counts, over, 3 * chosen.pause)
         ),
-        threading.Thread(target=keep_jobs, args=(servers, wanted, over)),
+        threading.Thread(target=keep_jobs, args=(server, wanted, over)),
     ]
     for thread in (*agents, *helpers):
         thread.start()
-    uses: list[list[Use]] = [[] for _ in servers]
-    active: list[int] = []
+    uses: list[Use] = []
     began, length_s = time.monotonic(), 60 * chosen.minutes
     while (passed := time.monotonic() - began) < length_s:
         time.sleep(min(5.0, max(0.1, length_s - passed)))
         if passed > 2 / 3 * length_s:
             last_third.set()
-            for server, used in zip(servers, uses, strict=True):
-                with suppress(psutil.Error):
-                    used.append((passed, *server.use()))
-        ready = [server.port for server in servers if server.is_ready()][:1]
-        if ready and active[-1:] != ready:
-            active += ready
+            with suppress(psutil.Error):
+                uses.append((passed, *server.use()))
         print(f"{passed:5.0f} s  {counts.faults.total()} faults, {len(counts.reports)} reports", flush=True)
     over.set()
     for thread in (*helpers, *agents):
         thread.join(120)
-    for server in servers:
-        server.set_clock(0.0)
-    counts.unexpected += end_jobs(servers)
+    server.set_clock(0.0)
+    counts.unexpected += end_jobs(server)
     settle(real, counts)
     ledger = read_ledger(real_folder) if real else []
-    wrong = judge(database.url, counts, ledger)
-    for used in uses:
-        wrong += find_growth(used)
+    wrong = judge(database.url, counts, ledger) + find_growth(uses)
     if not counts.reports or (real and not ledger):
         wrong.append(
             "Nothing was measured, by simulated or by real agents: the soak proves nothing. Give it longer."
         )
-    print_counts(servers, real, counts, len(ledger), uses, active)
-    for server in servers:
-        server.process.terminate()
-        server.process.wait(30)
+    print_counts(server, real, counts, len(ledger), uses)
+    server.process.terminate()
+    server.process.wait(30)
     database.close()
     return wrong
 
@@ -300,7 +250,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
-    parser.add_argument("--servers", type=int, default=1, help="several need PostgreSQL")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--agents", type=int, default=8, help="simulated agents")
     parser.add_argument("--real", type=int, default=0, help="agents that really train")
@@ -309,12 +258,6 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=6.0, help="mean seconds between faults of the server")
     parser.add_argument("--keep", type=Path, help="copy logs, database file and work directories there")
     chosen = parser.parse_args()
-    if chosen.servers > 1 and chosen.real:
-        parser.error("--real: agents that really train know one server, give --servers 1.")
-    if chosen.servers < 1 or (chosen.servers > 1 and chosen.database == "sqlite"):
-        parser.error(
-            f"--servers {chosen.servers}: give 1, or more with --database postgresql; a SQLite file has one server."
-        )
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as real_folder:
         wrong = soak(chosen, Path(folder), Path(real_folder))
         if chosen.keep:

@@ -170,7 +170,7 @@ class Server:
         for _ in range(_TRIES):
             self._start()
             while self.process.poll() is None:
-                if self.has_started():
+                if self.is_ready():
                     return
                 time.sleep(0.1)
         log_text = (self.folder / "server.log").read_text(errors="replace")
@@ -190,16 +190,9 @@ class Server:
         self.starts += 1
 
     def is_ready(self) -> bool:
-        """Whether it is the active server, and serves."""
+        """Whether it serves."""
         with suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/readyz", timeout=2).is_success
-        return False
-
-    def has_started(self) -> bool:
-        """Whether it serves, or stands by for a server that does."""
-        with suppress(httpx.HTTPError, ValueError):
-            reply = httpx.get(f"{self.url}/readyz", timeout=2)
-            return reply.is_success or reply.json().get("code") == "standby"
         return False
 
     def kill(self) -> None:

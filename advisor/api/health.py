@@ -5,7 +5,7 @@ from fastapi.responses import PlainTextResponse
 
 from advisor.api.access import Reader
 from advisor.api.context import Here
-from advisor.errors import DiskFull, Standby, Unavailable
+from advisor.errors import DiskFull, Unavailable
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -22,10 +22,10 @@ async def livez() -> dict[str, str]:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Can requests be served?")
 def readyz(context: Here) -> dict[str, str]:
-    """Answer 200 while the database answers, 503 otherwise: with the code `standby` where another server is active."""
+    """Answer 200 while the database answers, 503 otherwise."""
     try:
         context.database.prove_ready()
-    except (DiskFull, Standby):
+    except DiskFull:
         raise
     except Unavailable as error:
         raise Unavailable("The database does not answer.") from error

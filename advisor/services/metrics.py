@@ -111,11 +111,6 @@ class Metrics:
         """Tell what `look` returns too. It raises Unavailable when the database does not answer."""
         self._registry.register(_CensusTaker(look, self._now_s))
 
-    def watch_activity(self, is_active: Callable[[], bool]) -> None:
-        """Tell from now on whether this server is active."""
-        what = "1 while this server is active, 0 while it stands by for another one."
-        Gauge("active", what, registry=self._registry, namespace="fleet_advisor").set_function(is_active)
-
     def begin_request(self, method: str, route: str) -> None:
         """Note that a request of the API is being answered."""
         self._in_progress[method, route].inc()

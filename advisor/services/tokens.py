@@ -94,15 +94,14 @@ def authenticate(work: UnitOfWork, token: str, now: datetime) -> Principal:
 class KnownTokens:
     """Whose tokens counted when they were last looked up: until any token changes, they need not be looked up again.
 
-    A look-up costs about as much as the rest of a short request. Nothing is known to a server that stands by: the
-    active one may revoke a token at any time. A look notes the token's use where none was noted for some minutes; an
-    agent's own token is left out, for when the agent was last seen is known anyway.
+    A look-up costs about as much as the rest of a short request. A look notes the token's use where none was noted for
+    some minutes; an agent's own token is left out, for when the agent was last seen is known anyway.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._known: tuple[object | None, dict[str, Principal]] = None, {}
+        self._known: tuple[object, dict[str, Principal]] = object(), {}
         """The stamp that tokens had before any of these was looked up, and whose they are, by a hash of the whole."""
         self._noted: dict[str, datetime] = {}
         """When a use of each token was last noted."""
@@ -110,7 +109,7 @@ class KnownTokens:
     def find(self, token: str, now: datetime) -> Principal | None:
         """Return whose token this is, if that is known and its use need not be noted."""
         stamp, known = self._known
-        if stamp is None or stamp is not self._database.tokens_stamp:
+        if stamp is not self._database.tokens_stamp:
             return None
         principal = known.get(hash_secret(token))
         if principal is None or self._is_due(principal, now):
@@ -124,11 +123,10 @@ class KnownTokens:
         stamp = self._database.tokens_stamp
         with self._database.read() as work:
             principal = authenticate(work, token, now)
-        if stamp is not None:
-            with self._lock:
-                if self._known[0] is not stamp or len(self._known[1]) >= _MOST_KNOWN:
-                    self._known = stamp, {}
-                self._known[1][hash_secret(token)] = principal
+        with self._lock:
+            if self._known[0] is not stamp or len(self._known[1]) >= _MOST_KNOWN:
+                self._known = stamp, {}
+            self._known[1][hash_secret(token)] = principal
         if self._is_due(principal, now):
             self._note(principal, now)
         return principal

@@ -38,14 +38,14 @@ from sqlalchemy.exc import (
     OperationalError,
 )
 
-from advisor.errors import DiskFull, InvalidRequest, LostRace, Standby, Unavailable
+from advisor.errors import DiskFull, InvalidRequest, LostRace, Unavailable
 from advisor.protocol.asked.jobs import Notice
-from advisor.storage.activity import Activity
 from advisor.storage.connections import is_disk_full, start_transaction, tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.notifier import Notifier
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.revisions import refuse_unknown
+from advisor.storage.server_lock import ServerLock
 from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
 from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
@@ -105,10 +105,13 @@ class Database:
             # A failed statement is logged, and its parameters hold what jobs keep secret.
             hide_parameters=True,
         )
-        self._activity: Activity | None = None
-        self._tokens_stamp = object()
+        self._server_lock = None if self.is_sqlite else ServerLock(self._engine)
+        self.tokens_stamp = object()
+        """Another one after every transaction that changed tokens."""
         self._turn: AbstractContextManager[object] = threading.Lock() if self.is_sqlite else nullcontext()
         """Held by the thread that writes to SQLite: the next one is woken at once, where SQLite itself would sleep."""
+        self.refused: DatabaseRefused | None = None
+        """Set where another server has followed this one, which has to stop."""
         self.notifier = Notifier()
         """Wakes those who wait for what is written."""
         self.forget: Callable[[Collection[str]], None] = lambda _: None
@@ -131,7 +134,7 @@ class Database:
                 yield work
                 self._pass(work, Side.BEFORE)
             if work.tokens.have_changed:
-                self._tokens_stamp = object()
+                self.tokens_stamp = object()
             self._pass(work, Side.AFTER)
 
     @contextmanager
@@ -141,9 +144,9 @@ class Database:
             yield work
 
     def hold(self) -> None:
-        """Be the only server on a SQLite file until `close`.
+        """Be the only server on the database until `close`.
 
-        Raises DatabaseRefused when another server has the file, or a newer release has written the database.
+        Raises DatabaseRefused when another server has it, or a newer release has written it.
         """
         if self.file is not None:
             self.file.hold()
@@ -151,42 +154,27 @@ class Database:
             _make_private(self.file.path)
             self.file.hold_itself()
         self._read_revision()
+        if self._server_lock is not None:
+            self._server_lock.take()
 
-    def activate(self, silent_s: float) -> bool:
-        """Be the active server of the database, with its tables in this release's form; return whether this one is.
+    def begin_serving(self, silent_s: float) -> None:
+        """Bring the tables to this release's form, and let no earlier server write any more. The database is held.
 
-        SQLite's is the one that holds the file. PostgreSQL's is to ask again and again: when it was silent for
-        `silent_s` another one follows. Once this was asked nothing can be written but by the active server.
+        `silent_s`: PostgreSQL lets another server follow when it has heard nothing from this one for so long.
         """
-        if self.is_sqlite:
+        with _telling():
             self.migrate()
-            return True
-        if self._activity is None:
-            self._activity = Activity(self._engine, silent_s)
+            if self._server_lock is not None:
+                self._server_lock.begin(silent_s)
+
+    def keep_hold(self) -> bool:
+        """Say to PostgreSQL that this server is still there; return whether it may go on. `refused` says why not."""
         try:
-            if not self._activity.lock():
-                return False
-            if self._activity.epoch is None:
-                self.migrate()
-                # What this server remembers is of before another one was active.
-                self._known_blocks, self._tokens_stamp = KnownBlocks(), object()
-                self._activity.begin()
-        except BaseException as error:
-            self._activity.leave()
-            if not isinstance(error, DBAPIError) or (told := _tell(error)) is error:
-                raise
-            raise told from error
-        return True
-
-    @property
-    def epoch(self) -> int | None:
-        """A number that no other active server of this database has; None for a server that stands by."""
-        return self._activity.epoch if self._activity is not None else 0
-
-    @property
-    def tokens_stamp(self) -> object | None:
-        """Another one after every transaction that changed tokens; None where another server may change them."""
-        return None if self.epoch is None else self._tokens_stamp
+            if self._server_lock is not None:
+                self._server_lock.keep()
+        except DatabaseRefused as error:
+            self.refused = error
+        return self.refused is None
 
     def prove_current(self) -> None:
         """Raise DatabaseRefused unless the tables have this release's form."""
@@ -227,21 +215,17 @@ class Database:
     def prove_ready(self) -> None:
         """Raise Unavailable unless the database answers, and DiskFull where a write has just found its disk full.
 
-        A server that stands by raises Standby.
-
         That is forgotten after a while: a server that is asked nothing because of it would never learn that it is over.
         """
         if time.monotonic() < self._full_at_s + _FULL_FOR_S:
             raise DiskFull
-        if self.epoch is None:
-            raise Standby
         with self.read() as work:
             work.ping()
 
     def close(self) -> None:
         """Close every connection, and let another server have the file."""
-        if self._activity is not None:
-            self._activity.leave()
+        if self._server_lock is not None:
+            self._server_lock.leave()
         self._engine.dispose()
         if self.file is not None:
             self.file.release()
@@ -290,28 +274,32 @@ class Database:
         turn = nullcontext() if read_only else self._turn
         with turn, self._engine.connect() as connection, connection.begin():
             start_transaction(connection, read_only=read_only)
-            if self._activity is not None and not read_only:
-                if (epoch := self._activity.epoch) is None:
-                    raise Standby
-                self._activity.prove(connection, epoch)
+            if self._server_lock is not None and not read_only:
+                self._server_lock.prove(connection)
             yield connection
 
     @contextmanager
     def _transaction(self, read_only: bool) -> Iterator[UnitOfWork]:
-        try:
-            with self._connected(read_only) as connection:
-                work = UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
-                yield work
-        except (DBAPIError, OverflowError) as error:
-            if (told := _tell(error)) is error:
-                raise
-            raise told from error
+        with _telling(), self._connected(read_only) as connection:
+            work = UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
+            yield work
         if work.left:
             self.forget(work.left)
         for topic in work.rung:
             self.notifier.ring(topic)
         for notice in work.notices:
             self.send(notice)
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Raise a driver's error in the words of the application."""
+    try:
+        yield
+    except (DBAPIError, OverflowError) as error:
+        if (told := _tell(error)) is error:
+            raise
+        raise told from error
 
 
 def _tell(error: BaseException) -> BaseException:

@@ -224,7 +224,7 @@ class MemberRow(Base):
 
 
 class EpochRow(Base):
-    """One row that counts the active servers. It is a key, so that changing it waits for transactions that hold it."""
+    """One row that counts servers' starts. It is a key, so that changing it waits for transactions that hold it."""
 
     __tablename__ = "epoch"
 

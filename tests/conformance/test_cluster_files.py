@@ -74,7 +74,7 @@ def test_chart_gives_its_values_and_keeps_the_rest(
     nodes: int, gpus: int, queue: str, python: Path, tmp_path: Path
 ) -> None:
     values = {
-        "files": MANIFESTS, "nodes": nodes, "gpus": gpus, "queue": queue, "image": "registry/train:3", "servers": 2,
+        "files": MANIFESTS, "nodes": nodes, "gpus": gpus, "queue": queue, "image": "registry/train:3",
         "training": ["torchrun", "--nproc-per-node", "4", "other.py"],
     }  # fmt: skip
     documents = render(python, values, "mine")
@@ -94,7 +94,7 @@ def test_chart_gives_its_values_and_keeps_the_rest(
             assert "/kept/mine" in words
     replicas = {each["metadata"]["name"]: each["spec"].get("replicas") for each in documents
                 if each["kind"] == "StatefulSet"}  # fmt: skip
-    assert replicas == {"advisor-database": None, "advisor-server": 2, "advisor-agent": nodes}
+    assert replicas == {"advisor-database": None, "advisor-server": 1, "advisor-agent": nodes}
     asked = [each for each in yaml.safe_dump(documents).splitlines() if "nvidia.com/gpu" in each]
     assert [int(each.split(":")[1]) for each in asked] == [gpus] * 4 * bool(gpus)
 

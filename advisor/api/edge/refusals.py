@@ -1,13 +1,13 @@
-"""Requests that no route sees: under a foreign host name, unencrypted from elsewhere, or while the server stands by."""
+"""Requests that no route sees: under a foreign host name, or unencrypted from elsewhere."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from ipaddress import ip_address, ip_network
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from advisor.api.edge.problems import build_problem
-from advisor.errors import Standby, WrongHost
+from advisor.errors import WrongHost
 
 ALWAYS_ALLOWED = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -32,25 +32,6 @@ class HostCheck:
         host = hosts[0].lower() if len(hosts) == 1 else ""
         name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
         return name in self._allowed
-
-
-_ALWAYS_ANSWERED = frozenset({"/livez", "/readyz", "/metrics"})
-
-
-class StandbyCheck:
-    """Middleware that answers 503 while this server is not the active one."""
-
-    def __init__(self, app: ASGIApp, is_active: Callable[[], bool]) -> None:
-        self.app, self._is_active = app, is_active
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 503."""
-        if scope["type"] != "http" or scope["path"] in _ALWAYS_ANSWERED or self._is_active():
-            await self.app(scope, receive, send)
-            return
-        error = Standby()
-        problem = build_problem(error.status, error.code, error.sentence, error.hint, error.headers)
-        await problem(scope, receive, send)
 
 
 class EncryptionCheck:

@@ -30,29 +30,20 @@ class Leases:
     """What beats have told this server; share it between threads."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
         self._lock = threading.Lock()
         self._beaten: set[Place] = set()
         self._running: dict[str, _Running] = {}
-        self._epoch = database.epoch
-        self._stamp = 0
-        database.forget = self._forget
-
-    @property
-    def stamp(self) -> tuple[int | None, int]:
+        self.stamp = 0
         """Another one whenever something of what is known may have changed."""
-        return self._database.epoch, self._stamp
+        database.forget = self._forget
 
     def renew(self, session_id: str, agent_id: str, beat: Beat, pace: Pace) -> BeatReply | None:
         """Renew a lease; return the answer to the beat, or None where the database has to be asked."""
         with self._lock:
             self._beaten.add((session_id, agent_id))
-            if self._database.epoch != self._epoch:
-                self._epoch, self._running = self._database.epoch, {}
             known = self._running.get(session_id)
         if (
             known is None
-            or self._epoch is None
             or agent_id not in known.agents
             or known.generation != beat.generation
             or beat.state is not MemberState.RUNNING
@@ -62,9 +53,7 @@ class Leases:
             return None
         return make_reply(SessionState.RUNNING, known.rendezvous, pace)
 
-    def remember(
-        self, session_id: str, agent_id: str, beat: Beat, reply: BeatReply, stamp: tuple[int | None, int]
-    ) -> None:
+    def remember(self, session_id: str, agent_id: str, beat: Beat, reply: BeatReply, stamp: int) -> None:
         """Keep what the database has answered, if nothing has changed since `stamp`, taken before it was asked."""
         if reply.state is not SessionState.RUNNING or beat.state is not MemberState.RUNNING:
             return
@@ -86,7 +75,7 @@ class Leases:
 
     def _forget(self, session_ids: Collection[str]) -> None:
         with self._lock:
-            self._stamp += 1
+            self.stamp += 1
             for session_id in session_ids:
                 self._running.pop(session_id, None)
 

@@ -77,8 +77,7 @@ class DatabaseFile:
             raise DatabaseRefused(
                 f"Another server{f' (process {who})' if who else ''} has the database {self.path} open"
                 f"{'' if who else ', maybe under another name of the file'}.",
-                "Stop that server, or give this one a database of its own (--database-url). Several servers share "
-                "PostgreSQL only.",
+                "Stop that server, or give this one a database of its own (--database-url).",
             ) from None
         self._locks.append(file)
 

@@ -68,15 +68,16 @@ def pooler(postgres_url: str) -> Iterator[Pooler]:
     pooler.close()
 
 
-def test_pooler_is_told_of_since_no_second_server_can_wait_behind_it(
+def test_pooler_is_told_of_since_no_second_server_is_refused_behind_it(
     pooler: Pooler, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = Database(pooler.url, lambda: "unused")
     with caplog.at_level(logging.WARNING):
-        assert database.activate(10)
-    assert database.epoch == 1
+        database.hold()
+        database.begin_serving(10)
     (record,) = caplog.records
     assert "A pooler stands before PostgreSQL" in record.message
+    assert database.keep_hold()
     database.close()
 
 

@@ -98,7 +98,8 @@ def prune(
     told = {name: days for name, days in given.items() if days is not None}
     with _open() as database:
         database.prove_current()
-        database.hold()
+        if database.is_sqlite:
+            database.hold()
         with database.begin() as work:
             gone = work.upkeep.prune(count_ages(_read_settings().model_copy(update=told), datetime.now(UTC)))
         screen = screen_of(context)
