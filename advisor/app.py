@@ -4,9 +4,8 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
@@ -27,8 +26,6 @@ from advisor.api.edge.requests import PREFIX, RequestWatch
 from advisor.api.health import router as health
 from advisor.api.stories import write_event
 from advisor.data_dir import make_private
-from advisor.errors import Unavailable
-from advisor.protocol.views import EventKind
 from advisor.services.background.keeper import Keeper
 from advisor.services.background.lobby import Lobby
 from advisor.services.background.pruning import PAUSE_S, Pruner
@@ -44,9 +41,6 @@ from advisor.services.timers import Timers
 from advisor.services.tokens import KnownTokens, ensure_first_tokens
 from advisor.services.tuning import Tuning
 from advisor.services.visits import take_link
-from advisor.services.webhooks.posting import WebhookSender
-from advisor.services.webhooks.receivers import Receivers
-from advisor.services.webhooks.sending import Sender
 from advisor.settings import Settings
 from advisor.storage import Database
 from advisor.storage.fault_points import Strike, pass_by
@@ -78,15 +72,13 @@ def create_app(
     clock: Callable[[], datetime] = read_clock,
     new_id: Callable[[], str] = make_id,
     stopping: threading.Event | None = None,
-    webhook_sender: WebhookSender | None = None,
     strike: Strike = pass_by,
     timers: Timers | None = None,
 ) -> FastAPI:
     """Return the application. Nothing is opened before it starts up; shutting it down closes everything.
 
     At start-up the tables are brought to this release's form, the first tokens are written to the data directory,
-    and every live lease gets new time. `tuning`, `clock`, `new_id`, `poster`, `strike` and `timers` are there
-    for tests.
+    and every live lease gets new time. `tuning`, `clock`, `new_id`, `strike` and `timers` are there for tests.
     """
     timers = timers or Timers(
         beat_s=settings.beat_s,
@@ -138,7 +130,7 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
         redoc_url=None,
         static_url="/docs/static",
-        lifespan=_live(context, webhook_sender or _make_poster(settings), processes),
+        lifespan=_live(context, processes),
     )
     app.state.context = context
     app.state.failures = FailureCounter()
@@ -164,10 +156,6 @@ def create_app(
     return app
 
 
-def _make_poster(settings: Settings) -> WebhookSender:
-    return WebhookSender(Receivers.of(settings.webhook_hosts), settings.webhook_secret.get_secret_value())
-
-
 def _make_processes(settings: Settings, timers: Timers) -> PlannerProcesses | None:
     if not settings.planner_processes:
         return None
@@ -176,14 +164,11 @@ def _make_processes(settings: Settings, timers: Timers) -> PlannerProcesses | No
 
 
 def _live(
-    context: Context, webhook_sender: WebhookSender, processes: PlannerProcesses | None
+    context: Context, processes: PlannerProcesses | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_open, context)
-        sender = Sender(webhook_sender, context.metrics.note_webhook, partial(_tell_job, context))
-        sender.start()
-        context.database.send = sender.send
         keepers = _make_keepers(context)
         for keeper in keepers:
             keeper.start()
@@ -195,8 +180,6 @@ def _live(
                 await run_in_threadpool(processes.close)
             for keeper in keepers:
                 await run_in_threadpool(keeper.stop)
-            # The server of one command ends with its job, whose end is to be told.
-            await sender.close()
             await run_in_threadpool(context.database.close)
 
     return lifespan
@@ -219,12 +202,6 @@ def _open(context: Context) -> None:
 def _start_thread(run: Callable[[], None]) -> None:
     # Planning may take longer than a server that stops should wait for.
     threading.Thread(target=run, name="planning", daemon=True).start()
-
-
-def _tell_job(context: Context, job_id: str, sentence: str) -> None:
-    with suppress(Unavailable), context.database.begin() as work:
-        if work.jobs.exists(job_id):
-            work.events.append(job_id, EventKind.JOB, sentence, context.clock())
 
 
 def _make_keepers(context: Context) -> list[Keeper]:

@@ -1,17 +1,13 @@
 """The server's settings: environment variables that start with ADVISOR_, read when `Settings()` is made."""
 
 import ipaddress
-import re
 from pathlib import Path
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from advisor.data_dir import default_data_dir
 from advisor.protocol.logs import LogFormat
-
-_HOST = re.compile(r"(?!\.)[A-Za-z0-9.-]*[A-Za-z][A-Za-z0-9.-]*(?<!\.)")
-"""A host's name; one of digits only would be another way to write an address."""
 
 
 class Settings(BaseSettings):
@@ -45,11 +41,6 @@ class Settings(BaseSettings):
     """Requests that one token may send faster than that, after it was quiet."""
     most_streams: int = Field(default=64, ge=1)
     """Streams of events that one token may hold open; more are answered 429."""
-    webhook_hosts: tuple[str, ...] = ()
-    """Hosts that jobs may have notices posted to, as a JSON list; empty allows none. A name stands for its public
-    addresses; an address or network (10.0.0.0/8) for what lies in it, names that lead there included."""
-    webhook_secret: SecretStr = Field(default=SecretStr(""), validate_default=True)
-    """Key that every notice is signed with (HMAC-SHA256)."""
     log_format: LogFormat = LogFormat.TEXT
     """`text` for people: what went wrong, and requests that the server failed. `json` for programs: an object a line,
     every request among them."""
@@ -107,33 +98,10 @@ class Settings(BaseSettings):
                 ) from error
         return proxies
 
-    @field_validator("webhook_hosts")
-    @classmethod
-    def _refuse_what_is_no_host(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        for host in hosts:
-            if not _HOST.fullmatch(host) and not _is_network(host):
-                raise ValueError(f"{host!r} is no host and no network: give hooks.example.com or 10.0.0.0/8")
-        return hosts
-
-    @field_validator("webhook_secret")
-    @classmethod
-    def _refuse_unsigned_webhooks(cls, secret: SecretStr, info: ValidationInfo) -> SecretStr:
-        if info.data.get("webhook_hosts") and not secret.get_secret_value():
-            raise ValueError("webhooks have to be signed: set ADVISOR_WEBHOOK_SECRET to a long random text")
-        return secret
-
     @property
     def url(self) -> str:
         """The database's URL."""
         return self.database_url or f"sqlite:///{self.data_dir / 'advisor.db'}"
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ipaddress.ip_network(text)
-    except ValueError:
-        return False
-    return True
 
 
 def find_exposure(settings: Settings) -> str:

@@ -10,7 +10,6 @@ from advisor.api.strict_json import make_router
 from advisor.protocol.asked.jobs import Continuation, Job, Prioritisation
 from advisor.services import jobs
 from advisor.services.changing import continuing, pausing, repeating, tidying
-from advisor.services.webhooks.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
 
@@ -150,19 +149,11 @@ def clone_job(
 ) -> Job:
     """Submit the specification of a job as a new job of the asker.
 
-    403 `not_your_job` where the environment or the webhooks of another owner's job may hold that owner's secrets.
+    403 `not_your_job` where the environment of another owner's job may hold that owner's secrets.
     """
-    receivers = Receivers.of(context.settings.webhook_hosts)
     with context.database.begin() as work:
-        job = tidying.clone_job(
-            work,
-            job_id,
-            principal,
-            idempotency_key,
-            receivers,
-            context.settings.hub_samplers,
-            context.clock(),
-        )
+        hub = context.settings.hub_samplers
+        job = tidying.clone_job(work, job_id, principal, idempotency_key, hub, context.clock())
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
     return _with_etag(job, response)
 

@@ -15,8 +15,6 @@ from advisor.protocol.views import JobPage, JobQuery
 from advisor.services import jobs
 from advisor.services.answers import measured
 from advisor.services.measuring import telemetry
-from advisor.services.webhooks.notices import refuse_webhooks
-from advisor.services.webhooks.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
 
@@ -42,7 +40,6 @@ def submit_job(
 ) -> JobPreview | Job:
     """Store a job; it starts as soon as enough agents are idle."""
     now = context.clock()
-    refuse_webhooks(spec, Receivers.of(context.settings.webhook_hosts))
     jobs.refuse_hub(spec, context.settings.hub_samplers)
     if validate_only:
         response.status_code = 200

@@ -16,7 +16,6 @@ from advisor.protocol.measured.trials import (
     TrialState,
 )
 from advisor.protocol.views import EventKind
-from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.members import Member
@@ -96,7 +95,6 @@ def cancel_if_gone(
         return
     close_trials(work, job_id, now)
     work.events.append(job_id, EventKind.JOB, "The job was cancelled.", now)
-    tell_webhooks(work, job_id, NoticeEvent.CANCELLED, "The job was cancelled.", now)
 
 
 def finish_trials(work: UnitOfWork, job_id: str, now: datetime) -> None:

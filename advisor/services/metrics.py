@@ -92,16 +92,8 @@ class Metrics:
             **within,
         )
         planner_age.set_function(lambda: now_s() - self._planner_s)
-        self._webhooks = Counter(
-            "webhooks",
-            "Notices that webhooks were to be told, by what became of them.",
-            ("outcome",),
-            **within,
-        )
         for outcome in ("accepted", "quarantined"):
             self._reports[(outcome,)].inc(0)  # so that it is told from the start
-        for outcome in ("delivered", "given_up"):
-            self._webhooks.labels(outcome)
 
     def write(self) -> bytes:
         """Return all figures in Prometheus' text format."""
@@ -127,10 +119,6 @@ class Metrics:
     def note_report(self, *, is_accepted: bool) -> None:
         """Note what became of a race that an agent reported."""
         self._reports[("accepted" if is_accepted else "quarantined",)].inc()
-
-    def note_webhook(self, outcome: str) -> None:
-        """Note what became of a notice: `delivered` or `given_up`."""
-        self._webhooks.labels(outcome).inc()
 
     def note_transaction(self, kind: str, seconds: float, is_outage: bool) -> None:
         """Note a transaction, `read` or `write`."""

@@ -39,7 +39,6 @@ from sqlalchemy.exc import (
 )
 
 from advisor.errors import DiskFull, InvalidRequest, LostRace, Unavailable
-from advisor.protocol.asked.jobs import Notice
 from advisor.storage.connections import is_disk_full, start_transaction, tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.notifier import Notifier
@@ -116,8 +115,6 @@ class Database:
         """Wakes those who wait for what is written."""
         self.forget: Callable[[Collection[str]], None] = lambda _: None
         """Is given the sessions whose members may not go on as they did, once that is committed."""
-        self.send: Callable[[Notice], None] = lambda _: None
-        """Is given what webhooks are to be told, once that is committed."""
         if self.is_sqlite:
             tune_sqlite(self._engine)
         else:
@@ -287,8 +284,6 @@ class Database:
             self.forget(work.left)
         for topic in work.rung:
             self.notifier.ring(topic)
-        for notice in work.notices:
-            self.send(notice)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, text
 
-from advisor.protocol.asked.jobs import Notice
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.notifier import JOBS
 from advisor.storage.repositories.accounts import Agents, Tokens
@@ -42,8 +41,6 @@ class UnitOfWork:
         self.visits = Visits(connection)
         self.rung: set[str] = set()
         """What is rung for once this transaction is committed."""
-        self.notices: list[Notice] = []
-        """What webhooks are told once this transaction is committed."""
         self.events = Events(connection, self.rung)
         self.logs = Logs(connection)
         self.telemetry = Telemetry(connection)

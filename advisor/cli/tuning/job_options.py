@@ -211,15 +211,6 @@ class JobOptions:
         ),
         Fills("within"),
     ] = None
-    webhook: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL",
-            help="Tell this URL when the job ends (repeatable); the server's operator lists the hosts.",
-            rich_help_panel=WHERE,
-        ),
-        Fills("webhooks"),
-    ] = None
 
     def fill(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a job's fields with what was typed in place; lists and mappings come beside what is there."""

@@ -12,7 +12,6 @@ from advisor.client import ApiProblem, Client
 from advisor.local.record import tuning_words
 from advisor.protocol.answers.advice import CONTINUE_S, Action
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
-from advisor.protocol.asked.webhook import hide_path
 from advisor.protocol.views import JobQuery
 
 _LOOKED_AT = 100
@@ -80,15 +79,8 @@ def obtain_job(
 
 def _is_same(job: Job, wanted: JobSpec) -> bool:
     """Whether a job is what was asked for; one that was given more budget or another priority since is."""
-    # The server shows only the hosts of webhooks.
-    # Nor does it show what was signed, and no two signatures are the same.
-    wanted = wanted.model_copy(
-        update={
-            "webhooks": tuple(map(hide_path, wanted.webhooks)),
-            "signed": job.spec.signed,
-            "priority": job.spec.priority,
-        }
-    )
+    # The server does not show what was signed, and no two signatures are the same.
+    wanted = wanted.model_copy(update={"signed": job.spec.signed, "priority": job.spec.priority})
     if not job.continued_at:
         return job.spec == wanted
     return job.spec.model_copy(update={"budget": wanted.budget}) == wanted

@@ -21,7 +21,7 @@ def sign_job(spec: JobSpec, key: Path, now: datetime, valid_s: float) -> JobSpec
     statement = Statement(
         nonce=secrets.token_hex(_NONCE_BYTES),
         expires_at=now + timedelta(seconds=valid_s),
-        job=spec.model_copy(update={"webhooks": (), "signed": None}),
+        job=spec.model_copy(update={"signed": None}),
     ).model_dump_json(context=WITH_SECRETS)
     signature = _sign(statement, key.expanduser())
     return spec.model_copy(update={"signed": Signature(statement=statement, signature=signature)})

@@ -1,1 +1,1 @@
-"""What users ask for: jobs, how they are found, signed and told about."""
+"""What users ask for: jobs, how they are found and signed."""

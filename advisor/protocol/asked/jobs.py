@@ -1,7 +1,6 @@
-"""The tuning job: what is asked for, who is told and has signed it, and where it stands."""
+"""The tuning job: what is asked for, who has signed it, and where it stands."""
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -15,7 +14,6 @@ from pydantic import (
     model_validator,
 )
 
-from advisor.protocol.asked.webhook import Webhook
 from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
@@ -39,18 +37,6 @@ class Signature(Spec):
     """A `Statement` as JSON. It holds the job's environment, so only the agents may read it."""
     signature: str = Field(min_length=1, max_length=20_000)
     """The signature of the statement's very characters, as `ssh-keygen -Y sign` writes it."""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """One event that one webhook is told of."""
-
-    job_id: str
-    event_id: str
-    """The same for every webhook that is told of the event, and for every try."""
-    url: str
-    body: str
-    """JSON, as it is signed and posted."""
 
 
 class JobState(StrEnum):
@@ -216,9 +202,6 @@ class JobSpec(Spec):
     convergence knob be advised, because at the start of a training a longer interval does no harm yet."""
     loss_tolerance: float = Field(default=0.02, ge=0, lt=1)
     """Loss at equal samples that a numeric or convergence knob may cost, as a fraction of the loss's drop."""
-    webhooks: tuple[Webhook, ...] = Field(default=(), max_length=4)
-    """URLs that are told when the job ends, and when a watched training under its advice slows down or recovers. The
-    server's operator lists the hosts that may be posted to. Only the host is ever shown."""
     seed: int = Field(default=0, ge=0)
     """Seed of the search; the same seed and history give the same next suggestion."""
     sampler: Annotated[str, AfterValidator(_check_sampler)] = ""

@@ -23,11 +23,11 @@ class Statement(Spec):
     expires_at: Moment
     """Until when sessions of the job may begin."""
     job: JobSpec
-    """The job's specification, without its webhooks, which are no agent's business."""
+    """The job's specification, unsigned."""
 
 
 def is_for(signed: JobSpec, wanted: JobSpec) -> bool:
-    """Whether a signed specification is that of a job; name, budget and webhooks may differ."""
+    """Whether a signed specification is that of a job; name and budget may differ."""
     return _strip(signed) == _strip(wanted)
 
 
@@ -68,4 +68,4 @@ def _list_family(knob: Knob) -> set[str]:
 
 
 def _strip(spec: JobSpec) -> JobSpec:
-    return spec.model_copy(update={"name": "", "budget": Budget(), "webhooks": (), "signed": None})
+    return spec.model_copy(update={"name": "", "budget": Budget(), "signed": None})

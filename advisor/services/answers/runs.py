@@ -6,7 +6,6 @@ from advisor.protocol.measured.runs import MOST_POINTS, ProductionRun, RunEvent,
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import get_job, lock_own_job
 from advisor.services.tokens import Principal
-from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 
@@ -34,19 +33,6 @@ def report_run(
             EventKind.PRODUCTION,
             f"In production on {report.host}: {report.sentence or report.event}",
             now,
-        )
-        tell_webhooks(
-            work,
-            job.id,
-            NoticeEvent(report.event.value),
-            report.sentence,
-            now,
-            run_id=run_id,
-            host=report.host,
-            step=report.step,
-            step_s=report.step_s,
-            samples_per_s=report.samples_per_s,
-            low=report.low,
         )
     run = ProductionRun(
         id=run_id,

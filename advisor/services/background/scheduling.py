@@ -19,7 +19,6 @@ from advisor.services.ending import close_trials, end_session, finish_trials
 from advisor.services.planning.decided import VersionedDecision
 from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.services.timers import Timers
-from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.accounts import Agent
@@ -267,8 +266,6 @@ def _finish(work: UnitOfWork, decided: VersionedDecision, now: datetime) -> None
         job_id, JobState.FINISHED, decided.advice.headline, since=_ACTIVE, now=now, stage=Stage.DONE
     )
     work.events.append(job_id, EventKind.JOB, f"The job has finished: {decided.advice.headline}", now)
-    headline, verdict = decided.advice.headline, decided.advice.verdict.value
-    tell_webhooks(work, job_id, NoticeEvent.FINISHED, headline, now, verdict=verdict)
 
 
 def _fail(work: UnitOfWork, job: Job, because: str, now: datetime) -> None:
@@ -276,4 +273,3 @@ def _fail(work: UnitOfWork, job: Job, because: str, now: datetime) -> None:
     close_trials(work, job.id, now)
     work.jobs.move(job.id, JobState.FAILED, because, since=_ACTIVE, now=now)
     work.events.append(job.id, EventKind.JOB, f"The job has failed: {because}", now)
-    tell_webhooks(work, job.id, NoticeEvent.FAILED, because, now)

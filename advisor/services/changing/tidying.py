@@ -7,8 +7,6 @@ from advisor.protocol.asked.jobs import Job, Priority
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import get_job, lock_own_job, may_change, may_give, refuse_hub, submit_job
 from advisor.services.tokens import Principal
-from advisor.services.webhooks.notices import refuse_webhooks
-from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 
@@ -48,30 +46,21 @@ def delete_job(work: UnitOfWork, job_id: str, asker: Principal, if_match: str | 
 
 
 def clone_job(
-    work: UnitOfWork,
-    job_id: str,
-    asker: Principal,
-    idempotency_key: str | None,
-    receivers: Receivers,
-    hub: str,
-    now: datetime,
+    work: UnitOfWork, job_id: str, asker: Principal, idempotency_key: str | None, hub: str, now: datetime
 ) -> Job:
     """Submit a job's specification again, as a job of the asker; the same key gives the same job again.
 
     Its priority becomes normal where the asker may not give the one of the job.
 
-    Raises JobNotFound, IdempotencyConflict, InvalidJob for a webhook that is listed no longer and for a sampler that
-    this server takes from no `hub`, and NotYourJob where the specification holds another owner's environment or
-    webhooks: those may be secrets, and a clone would use them.
+    Raises JobNotFound, IdempotencyConflict, InvalidJob for a sampler that this server takes from no `hub`, and
+    NotYourJob where the specification holds another owner's environment: that may be secret, and a clone would use it.
     """
     job = get_job(work, job_id)
-    if (job.spec.workload.environment or job.spec.webhooks) and not may_change(asker, job):
+    if job.spec.workload.environment and not may_change(asker, job):
         raise NotYourJob(
-            f"Job {job_id} belongs to {job.owner or 'no owner'}, and its environment or webhooks may hold secrets of "
-            "theirs.",
-            hint="Submit the job with an environment and webhooks of your own.",
+            f"Job {job_id} belongs to {job.owner or 'no owner'}, and its environment may hold secrets of theirs.",
+            hint="Submit the job with an environment of your own.",
         )
-    refuse_webhooks(job.spec, receivers)
     refuse_hub(job.spec, hub)
     # A signature is for one job.
     spec = job.spec.model_copy(update={"signed": None})

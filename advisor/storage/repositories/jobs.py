@@ -64,10 +64,6 @@ class Jobs:
         """Return the version of a job, readable or not."""
         return self._connection.execute(_VERSION, {"job": job_id}).scalar_one_or_none()
 
-    def exists(self, job_id: str) -> bool:
-        """Whether there is such a job, readable or not."""
-        return self._connection.execute(select(JobRow.id).where(JobRow.id == job_id)).first() is not None
-
     def lock(self, job_id: str) -> Job | None:
         """Return a job and keep every other transaction that concerns it waiting until this one ends."""
         query = select(JobRow).where(JobRow.id == job_id).with_for_update()

@@ -1,11 +1,10 @@
 """A server that fails or dies in any of its kill windows: who repeats what was not answered gets it, once."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.trials import BlockState, SessionState
@@ -14,20 +13,12 @@ from advisor.services.timers import Timers
 from advisor.settings import Settings
 from advisor.storage import Database
 from advisor.storage.fault_points import FaultPoint, Side
-from tests.integration.server.receiving import Receiver, receiving
 from tests.integration.server.served import FakeAgent, start_gang, wait_for
 from tests.integration.server.struck import DEATH, Blow, StruckServer, make_tuning
 from tests.unit.services.scripted_tuning import make_spec
 
 RUN = "0123456789abcdef"
 KEYS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def receiver() -> Iterator[Receiver]:
-    """Somebody who is told how jobs end."""
-    with receiving() as found:
-        yield found
 
 
 def submit(server: StruckServer, **fields: object) -> Job:
@@ -52,7 +43,7 @@ def finish(agent: FakeAgent, job: Job) -> Job:
     return agent.server.await_state(job.id, JobState.FINISHED)
 
 
-def carry_a_job_to_its_end(server: StruckServer, _: Receiver) -> None:
+def carry_a_job_to_its_end(server: StruckServer) -> None:
     """Nothing is measured twice, and nothing is forgotten."""
     job = submit(server)
     agent = take_part(server)
@@ -68,16 +59,12 @@ def carry_a_job_to_its_end(server: StruckServer, _: Receiver) -> None:
     assert "".join(part["text"] for part in log).splitlines() == agent.told
 
 
-def cancel_and_be_told(server: StruckServer, receiver: Receiver) -> None:
-    """A webhook is told once by a server that lives, and at most once by one that dies."""
-    job = submit(server, webhooks=(receiver.url,))
+def cancel(server: StruckServer) -> None:
+    """A job that nobody measures ends at once."""
+    job = submit(server)
     server.ask("POST", f"/jobs/{job.id}:cancel")
     wait_for(lambda: is_struck(server) or None, "it was struck")
     server.await_state(job.id, JobState.CANCELLED)
-    told = [body for body in receiver.bodies if body["job_id"] == job.id]
-    if not server.deaths:
-        told = wait_for(lambda: [body for body in receiver.bodies if body["job_id"] == job.id], "the notice")
-    assert [body["event"] for body in told] in ([], ["cancelled"])
 
 
 def is_struck(server: StruckServer) -> bool:
@@ -87,7 +74,7 @@ def is_struck(server: StruckServer) -> bool:
     return is_marked
 
 
-def hand_in_something_else(server: StruckServer, _: Receiver) -> None:
+def hand_in_something_else(server: StruckServer) -> None:
     """The first report counts; the other one is kept beside it, with the same answer however often it comes."""
     job = submit(server)
     agent = take_part(server)
@@ -100,7 +87,7 @@ def hand_in_something_else(server: StruckServer, _: Receiver) -> None:
     assert {block.result.step_time_s[0] for block in server.history(job.id).blocks if block.result} == {0.1}
 
 
-def fall_silent(server: StruckServer, _: Receiver) -> None:
+def fall_silent(server: StruckServer) -> None:
     """The session is lost and its race given up; what the agent still hands in is kept, and another one measures."""
     job = submit(server)
     agent = take_part(server)
@@ -114,7 +101,7 @@ def fall_silent(server: StruckServer, _: Receiver) -> None:
     assert states == [SessionState.LOST] * (len(states) - 1) + [SessionState.ENDED]
 
 
-def be_in_trouble(server: StruckServer, _: Receiver) -> None:
+def be_in_trouble(server: StruckServer) -> None:
     """A script that cannot be tuned: the job fails with the sentence that the agent gave."""
     job = submit(server)
     agent = take_part(server)
@@ -125,7 +112,7 @@ def be_in_trouble(server: StruckServer, _: Receiver) -> None:
     assert len(server.history(job.id).sessions) == 1
 
 
-def do_everything_to_a_job(server: StruckServer, _: Receiver) -> None:
+def do_everything_to_a_job(server: StruckServer) -> None:
     """Whatever its owner asks for happens, once."""
     job = submit(server)
     path = f"/jobs/{job.id}"
@@ -158,7 +145,7 @@ def do_everything_to_a_job(server: StruckServer, _: Receiver) -> None:
     server.told["accepted"].clear()
 
 
-STORIES: dict[FaultPoint, Callable[[StruckServer, Receiver], None]] = {
+STORIES: dict[FaultPoint, Callable[[StruckServer], None]] = {
     FaultPoint.TOKEN_MADE: carry_a_job_to_its_end,
     FaultPoint.AGENT_REGISTERED: carry_a_job_to_its_end,
     FaultPoint.AGENTS_SEEN: carry_a_job_to_its_end,
@@ -180,7 +167,7 @@ STORIES: dict[FaultPoint, Callable[[StruckServer, Receiver], None]] = {
     FaultPoint.JOB_RESUMED: do_everything_to_a_job,
     FaultPoint.JOB_PRIORITISED: do_everything_to_a_job,
     FaultPoint.TRIAL_REPEATED: do_everything_to_a_job,
-    FaultPoint.JOB_CANCELLED: cancel_and_be_told,
+    FaultPoint.JOB_CANCELLED: cancel,
     FaultPoint.JOB_CONTINUED: do_everything_to_a_job,
     FaultPoint.JOB_ARCHIVED: do_everything_to_a_job,
     FaultPoint.JOB_DELETED: do_everything_to_a_job,
@@ -204,7 +191,7 @@ def find_wrong(server: StruckServer) -> list[str]:
     return wrong
 
 
-def list_points(story: Callable[[StruckServer, Receiver], None]) -> frozenset[FaultPoint]:
+def list_points(story: Callable[[StruckServer], None]) -> frozenset[FaultPoint]:
     return frozenset(point for point in STORIES if STORIES[point] is story)
 
 
@@ -217,8 +204,7 @@ def test_every_point_has_a_story() -> None:
 def test_server_is_struck(
     database_url: str,
     tmp_path: Path,
-    receiver: Receiver,
-    story: Callable[[StruckServer, Receiver], None],
+    story: Callable[[StruckServer], None],
     side: Side,
     deadly: bool,
 ) -> None:
@@ -233,14 +219,12 @@ def test_server_is_struck(
         poll_s=0.2,
         look_s=0.05,
         tick_s=0.05,
-        webhook_hosts=("127.0.0.1",),
-        webhook_secret=SecretStr("the key of these tests"),
     )
     server = StruckServer(settings, blow.strike, make_tuning())
     try:
         while blow.struck != blow.points:
             before = blow.struck
-            story(server, receiver)
+            story(server)
             assert blow.struck > before
     finally:
         server.close()

@@ -14,7 +14,6 @@ from advisor.services.changing import tidying
 from advisor.services.measuring.races import Accepted
 from advisor.services.timers import Timers
 from advisor.services.tokens import Principal
-from advisor.services.webhooks.receivers import Receivers
 from tests.unit.services.fleet import Fleet
 from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import ADA, World
@@ -70,14 +69,14 @@ def test_high_priority_comes_first_and_only_administrators_give_it(world: World)
     world.keep_up()
     assert find_running(world, *jobs_) == ["high"]
     with world.work() as work:
-        clone = tidying.clone_job(work, jobs_[2].id, ADA, None, Receivers.of(()), "", world.now)
+        clone = tidying.clone_job(work, jobs_[2].id, ADA, None, "", world.now)
     assert clone.spec.priority is Priority.NORMAL
 
 
 def test_clone_brings_no_sampler_back_that_the_server_takes_no_longer(world: World) -> None:
     job = world.submit(sampler="hub:auto_sampler")
     with world.work() as work, pytest.raises(InvalidJob, match="has not allowed"):
-        tidying.clone_job(work, job.id, ADA, None, Receivers.of(()), "", world.now)
+        tidying.clone_job(work, job.id, ADA, None, "", world.now)
 
 
 def test_priority_that_is_changed_counts_from_the_next_session_on(world: World) -> None:

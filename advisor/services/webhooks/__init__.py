@@ -1,1 +1,0 @@
-"""Notices of jobs to webhooks: whom they may go to, what they say, and how they are posted."""
