@@ -41,8 +41,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from open_loop import Line, Load, offer, write_request  # noqa: E402
-from seeded_fleet import Seat, deepen, seed  # noqa: E402
-from server_load import Agent, measure  # noqa: E402
+from seeded_fleet import IdleAgent, Seat, deepen, measure, seed  # noqa: E402
 
 from advisor.local.record import running_server  # noqa: E402
 from advisor.services.timers import Timers  # noqa: E402
@@ -193,13 +192,8 @@ async def hold_agents(arguments: argparse.Namespace) -> list[Finding]:
 async def hold_idle(arguments: argparse.Namespace) -> list[Finding]:
     """Sixty agents that wait for work, and nothing else."""
     with serve(lambda folder: seed(folder, 0)) as (server, _):
-        agents = [await Agent(server, f"idle-{number}").register() for number in range(60)]  # type: ignore[arg-type]
-
-        async def wait(agent: Agent) -> None:
-            while True:
-                await agent.poll()
-
-        tasks = [asyncio.create_task(wait(agent)) for agent in agents]
+        agents = [IdleAgent(server.url, server.enrolment, f"idle-{number}") for number in range(60)]
+        tasks = [asyncio.create_task(agent.wait()) for agent in agents]
         await asyncio.sleep(_SETTLE_S)
         used_s, began_s = server.cpu_s(), time.perf_counter()
         await asyncio.sleep(arguments.seconds)

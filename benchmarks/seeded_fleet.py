@@ -4,22 +4,26 @@ Everything goes through the services' and the storage's own functions, in the st
 registered, taken its place and begun to measure.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import cycle, islice
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
-from server_load import MONTH_S, TUNING, fill, measure
+import httpx
 
 from advisor.app import make_id
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Stage
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import (
     Block,
     BlockPlan,
     BlockState,
+    JobHistory,
     Purpose,
     Session,
     SessionState,
@@ -27,12 +31,20 @@ from advisor.protocol.measured.trials import (
 )
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.training.workload import Workload
-from advisor.protocol.views import NewToken, Role
+from advisor.protocol.views import EventKind, NewToken, Role
 from advisor.services.tokens import create_token
 from advisor.storage import Database, UnitOfWork
+from advisor.tuning.asked import PlannerTuning
+from advisor.tuning.history.record import Record
+from advisor.tuning.search.candidate_pool import list_candidates
+from advisor.tuning.search.state import look
+from tests.unit.services.fleet import measure_steps
 from tests.unit.tuning.simulated_cluster import make_facts
 
 _AT_ONCE = 500
+_PLACES, _STRATEGIES = 3, 150
+_MONTH_S = 30 * 24 * 3600.0
+_TUNING = PlannerTuning()
 
 
 @dataclass
@@ -45,6 +57,33 @@ class Seat:
     token: str
     arms: list[str] = field(default_factory=list)
     """Blocks of the race that it measures, the first one of which names the race."""
+
+
+class IdleAgent:
+    """An agent that waits for work, and gets none."""
+
+    def __init__(self, url: str, enrolment: str, name: str) -> None:
+        self._http = httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=120)
+        self._enrolment, self._name = enrolment, name
+
+    async def wait(self) -> None:
+        """Register, and ask for work for ever."""
+        node = Node(hostname=self._name, cpu_count=2, memory_bytes=2**34).model_dump(mode="json")
+        body = {"name": self._name, "node": node, "secret": self._name}
+        known = await self._ask("/agents", body, self._enrolment)
+        while True:
+            await self._ask(f"/agents/{known['agent_id']}/poll", {}, known["token"])
+
+    async def _ask(self, path: str, body: object, token: str) -> dict[str, Any]:
+        reply = await self._http.post(path, json=body, headers={"Authorization": f"Bearer {token}"})
+        reply.raise_for_status()
+        return dict(reply.json())
+
+
+def measure(changes: Any, number: int) -> Any:
+    """Return made-up turns: each strategy has a speed of its own, and everything wobbles a little."""
+    speed = 1 + 0.02 * math.sin(sum(len(str(value)) * 7 + ord(str(value)[0]) for value in changes.values()))
+    return measure_steps(changes, lambda _: speed, 0.001 * ((number * 5) % 7 - 3) / 3)
 
 
 def seed(
@@ -70,12 +109,60 @@ def deepen(data_dir: Path, seats: Sequence[Seat], blocks: int) -> None:
     """Give the jobs of these seats a history of that many measured blocks each."""
     database = Database(f"sqlite:///{data_dir / 'advisor.db'}", make_id)
     for seat in seats:
-        fill(SimpleNamespace(database=database), seat.job_id, seat.session_id, blocks)  # type: ignore[arg-type]
+        _fill(database, seat.job_id, seat.session_id, blocks)
         with database.begin() as work:
             # The last race of it is under way: the next one is to be thought about.
             for block in work.blocks.issued_in(seat.session_id):
                 work.blocks.void(block.id, "The benchmark gives it up.", datetime.now(UTC))
     database.close()
+
+
+def _fill(database: Database, job_id: str, session_id: str, blocks: int) -> None:
+    """Write accepted races until a job has `blocks` blocks less one race; one more is under way."""
+    with database.read() as work:
+        job = work.jobs.get(job_id)
+        assert job is not None
+        history = JobHistory(
+            trials=work.trials.of_job(job_id),
+            blocks=work.blocks.of_job(job_id),
+            sessions=work.sessions.of_job(job_id),
+        )
+    now = datetime.now(UTC)
+    state = look(Record(job, history, now))
+    assert state is not None
+    strategies = list_candidates(state.space, set(), [], 1)[:_STRATEGIES]
+    session = next(session for session in history.sessions if session.id == session_id)
+    races = max(1, (blocks - len(history.blocks)) // (_PLACES + 1))
+    chosen = cycle(range(len(strategies)))
+    numbers: dict[int, int] = {}
+    ordinal = len(history.blocks)
+    for race in range(races):
+        with database.begin() as work:
+            arms: list[tuple[int, Any]] = [(0, Changes())]
+            for place in islice(chosen, _PLACES):
+                if place not in numbers:
+                    numbers[place] = len(work.trials.of_job(job_id))
+                    trial = Trial(number=numbers[place], purpose=Purpose.SEARCH, changes=strategies[place],
+                                  effect=Effect.EXACT, because="A strategy of the space.", created_at=now)  # fmt: skip
+                    work.trials.add(job_id, trial)
+                arms.append((numbers[place], strategies[place]))
+            made = []
+            for place, (number, changes) in enumerate(arms):
+                plan = BlockPlan(block_id=make_id(), trial_number=number, overrides=changes)
+                made.append(
+                    Block(id=plan.block_id, session_id=session_id, trial_number=number, ordinal=ordinal,
+                          race=race + 2, arm=place, state=BlockState.ISSUED, plan=plan, issued_at=now)
+                )  # fmt: skip
+                work.blocks.issue(job_id, made[-1])
+                ordinal += 1
+            if race < races - 1:
+                reference = measure({}, race)
+                for block in made:
+                    result = measure(block.plan.overrides, race)
+                    summary = _TUNING.summarise(result, reference if block.arm else None)
+                    work.blocks.accept(block, session.generation, result, summary, "sha", now)
+            work.jobs.set_stage(job_id, Stage.SEARCH)
+            work.events.append(job_id, EventKind.JOB, "A race was written.", now)
 
 
 def _add_gang(work: UnitOfWork, number: int, nodes: int, with_race: bool, probed: bool) -> list[Seat]:
@@ -84,8 +171,8 @@ def _add_gang(work: UnitOfWork, number: int, nodes: int, with_race: bool, probed
         name=f"gates-{number}",
         workload=Workload(command=("torchrun", "train.py")),
         nodes=nodes,
-        budget=Budget(max_seconds=MONTH_S, max_trials=500),
-        session_timeout_s=MONTH_S,
+        budget=Budget(max_seconds=_MONTH_S, max_trials=500),
+        session_timeout_s=_MONTH_S,
         seed=number,
     )
     machines = tuple(
@@ -116,7 +203,7 @@ def _add_gang(work: UnitOfWork, number: int, nodes: int, with_race: bool, probed
     if probed:
         block = _issue(work, session, 0, now)
         result = measure({}, number)
-        work.blocks.accept(block, 1, result, TUNING.summarise(result), "sha", now)
+        work.blocks.accept(block, 1, result, _TUNING.summarise(result), "sha", now)
     if with_race:
         seats[0].arms = [_issue(work, session, int(probed), now).id]
     return seats
