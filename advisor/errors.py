@@ -318,10 +318,10 @@ class IdempotencyConflict(Conflict):
 
 
 class UnreadableRecord(Conflict):
-    """What is stored was written by another release of the server, and holds what this one does not know."""
+    """What is stored of this cannot be read."""
 
     code = "unreadable_record"
-    hint = "Start the release that wrote it, or a newer one; until then it is left alone, and everything else goes on."
+    hint = "This is a defect, or the database was changed by hand: report it. Everything else goes on."
 
 
 class StaleSession(Conflict):

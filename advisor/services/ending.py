@@ -68,21 +68,25 @@ def lose_session(work: UnitOfWork, session: Session, reason: str, now: datetime)
     _settle(work, session, work.members.of_session(session.id), SessionState.LOST, reason, now)
 
 
-def abandon_session(work: UnitOfWork, session_id: str, job_id: str, reason: str, now: datetime) -> None:
-    """Give a session up without reading anything of it or of its job: some of that only another release understands.
+def abandon_session(work: UnitOfWork, session_id: str, job_id: str, reason: str, now: datetime) -> bool:
+    """Give a live session up without reading anything of it or of its job, some of which cannot be read.
 
-    Its gang is released, and its job goes on when a server can read it.
+    Its gang is released. Returns whether it was live.
     """
+    if not work.jobs.hold(job_id):
+        return False
     generation = work.sessions.generation_of(session_id)
-    work.sessions.close(
+    if not work.sessions.close(
         session_id, generation, SessionState.LOST, Outcome.LOST, reason, log_tail="", total_steps=0, now=now
-    )
+    ):
+        return False
     work.members.release(session_id)
     work.call_scheduler()
     work.blocks.void_all(session_id, f"Its session was lost: {as_clause(reason)}", now)
     sentence = f"Session {generation} was lost: {as_clause(reason)}"
     work.events.append(job_id, EventKind.SESSION, sentence, now, session_id=session_id)
     cancel_if_gone(work, job_id, now)
+    return True
 
 
 def cancel_if_gone(

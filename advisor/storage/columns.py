@@ -1,13 +1,12 @@
 """Column types that mean the same on SQLite and PostgreSQL: text, moments and JSON documents.
 
-What another release wrote is read as far as it is understood. Where it is not, UnreadableRecord is raised for that
-record, and a reader of many goes on without it.
+A document that cannot be read raises UnreadableRecord, and a reader of many goes on without it: one job stops then, and
+not the server.
 """
 
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from advisor.errors import UnreadableRecord
 from advisor.protocol.reading import Unreadable, read_document
 from advisor.protocol.training.workload import WITH_SECRETS
 
-Word = TypeVar("Word", bound=StrEnum)
 Found = TypeVar("Found")
 
 _log = logging.getLogger(__name__)
@@ -97,18 +95,7 @@ class Document(TypeDecorator[Any]):
         try:
             return read_document(self.kind, value)
         except Unreadable as error:
-            raise UnreadableRecord(
-                f"What is stored holds words that this release does not know ({error})."
-            ) from error
-
-
-def read_word(words: type[Word], value: str) -> Word:
-    """Return a stored state or another word of a fixed list; raises UnreadableRecord for one that is not in it."""
-    try:
-        return words(value)
-    except ValueError as error:
-        sentence = f"What is stored holds a word that this release does not know ({words.__name__}: {value})."
-        raise UnreadableRecord(sentence) from error
+            raise UnreadableRecord(f"What is stored cannot be read ({error}).") from error
 
 
 def read_each(
@@ -116,21 +103,26 @@ def read_each(
     query: Select[*tuple[Any, ...]],
     key: InstrumentedAttribute[str],
     build: Callable[[AnyRow], Found],
+    most: int | None = None,
 ) -> list[Found]:
-    """Return what `build` makes of every row; a row that cannot be read is left out, and the log says which one.
+    """Return what `build` makes of every row, of the first `most`; one that cannot be read is left out, and the log
+    says which.
 
     `key` tells the rows apart. They are read one by one only where one of them cannot be read.
     """
     try:
-        return [build(row) for row in connection.execute(query)]
+        first = query if most is None else query.limit(most)
+        return [build(row) for row in connection.execute(first)]
     except UnreadableRecord:
-        found = []
+        found: list[Found] = []
         for name in connection.execute(query.with_only_columns(key)).scalars().all():
             only: ColumnElement[bool] = key == name
             try:
                 found += [build(row) for row in connection.execute(query.where(only))]
             except UnreadableRecord as error:
                 _tell(f"{key.class_.__tablename__} {name} is left out. {error.sentence} {error.hint}")
+            if len(found) == most:
+                break
         return found
 
 

@@ -103,10 +103,9 @@ class Reaper:
                 continue
             except UnreadableRecord as error:
                 reason = f"{error.sentence} {error.hint}"
+                _log.warning("Session %s was given up unread. %s", session_id, reason)
                 with suppress(LostRace), self._database.begin() as work:
-                    lost += self._abandon_if_late(
-                        work, session_id, sight, silent, reason, now, is_late=is_late
-                    )
+                    lost += abandon_session(work, session_id, sight.job_id, reason, now)
         return lost
 
     def _watch(self, work: UnitOfWork, awake_s: float) -> None:
@@ -186,35 +185,6 @@ class Reaper:
         if not names and not (is_late and session.state == sight.state):
             return False
         lose_session(work, session, _explain(work, session, names), now)
-        return True
-
-    def _abandon_if_late(
-        self,
-        work: UnitOfWork,
-        session_id: str,
-        sight: _Sight,
-        silent: Collection[str],
-        reason: str,
-        now: datetime,
-        *,
-        is_late: bool,
-    ) -> bool:
-        """Give up a session of which something cannot be read here: its agents are free, and its job waits."""
-        if not work.jobs.hold(sight.job_id):
-            return False
-        # As in `_lose_if_late`, nothing may have changed since the look.
-        found = [lease for lease in work.members.leases() if lease.session_id == session_id]
-        is_silent = any(
-            lease.agent_id in silent
-            and lease.member == sight.members[lease.agent_id][0]
-            and not self._leases.has_beaten((session_id, lease.agent_id))
-            for lease in found
-            if lease.agent_id is not None
-        )
-        if not is_silent and not (is_late and any(lease.state == sight.state for lease in found)):
-            return False
-        _log.warning("Session %s was given up unread. %s", session_id, reason)
-        abandon_session(work, session_id, sight.job_id, reason, now)
         return True
 
 

@@ -69,7 +69,7 @@ class PlannerQueue:
     def find(self, job_id: str, version: int, session_id: str | None = None) -> VersionedDecision | None:
         """Return what was thought about this version of a job; where nothing was, begin to think.
 
-        Raises UnreadableRecord for a job whose history another release wrote.
+        Raises UnreadableRecord for a job whose history cannot be read.
         """
         decided = self._peek(job_id, version, session_id)
         if decided is None:

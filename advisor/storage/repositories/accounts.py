@@ -3,14 +3,13 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from advisor.protocol.measured.telemetry import NodeFlag
 from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.views import Role, TokenView
-from advisor.storage.columns import AnyRow, read_each, read_word
+from advisor.storage.columns import AnyRow, read_each
 from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.repositories.sessions import STARTED
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow, TokenRow
@@ -165,21 +164,8 @@ class Agents:
         if after is not None:
             query = query.where(AgentRow.name > after)
         most = count_fitting(self._connection, query, limit, AgentRow)
-        return Part(self._read_first(query, most + 1), most)
-
-    def _read_first(self, query: Select[*tuple[Any, ...]], count: int) -> list[tuple[str, Agent]]:
-        query = query.limit(count)
-        found = [(agent.name, agent) for agent in read_each(self._connection, query, AgentRow.id, _agent)]
-        if len(found) == count:
-            return found
-        looked_at = self._connection.execute(query.with_only_columns(AgentRow.name)).scalars().all()
-        missing = len(looked_at) - len(found)
-        # Those that cannot be read make no page shorter: it would look like the last one.
-        return (
-            found + self._read_first(query.where(AgentRow.name > looked_at[-1]), missing)
-            if missing
-            else found
-        )
+        found = read_each(self._connection, query, AgentRow.id, _agent, most + 1)
+        return Part([(agent.name, agent) for agent in found], most)
 
     def leaving(self, before: datetime) -> dict[str, str]:
         """Return the sessions that go on and hold an agent whose allocation ends before then, with such an agent."""
@@ -342,7 +328,7 @@ def _token(row: AnyRow) -> TokenView:
         used_at = min(used_at, row.revoked_at)
     return TokenView(
         id=row.id,
-        role=read_word(Role, row.role),
+        role=Role(row.role),
         label=row.label,
         agent=row.agent,
         created_at=row.created_at,

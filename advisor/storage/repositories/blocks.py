@@ -22,7 +22,7 @@ from sqlalchemy.orm import aliased
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.telemetry import NodeTelemetry
 from advisor.protocol.measured.trials import Block, BlockState, BlockSummary, SessionState
-from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.columns import AnyRow
 from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.repositories.known_blocks import KnownBlocks, Mark
 from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow
@@ -295,6 +295,5 @@ def _mark(row: AnyRow) -> Mark:
 
 def _block(row: AnyRow) -> Block:
     return Block.model_construct(
-        **{name: getattr(row, name) for name in Block.model_fields}
-        | {"state": read_word(BlockState, row.state)}
+        **{name: getattr(row, name) for name in Block.model_fields} | {"state": BlockState(row.state)}
     )

@@ -6,7 +6,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Select,
     Text,
     bindparam,
     case,
@@ -27,7 +26,7 @@ from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.standing import Standing
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import JobQuery
-from advisor.storage.columns import AnyRow, read_each, read_word
+from advisor.storage.columns import AnyRow, read_each
 from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.tables import (
     FINAL_JOBS,
@@ -87,21 +86,8 @@ class Jobs:
         if before is not None:
             query = query.where(JobRow.serial < before)
         most = count_fitting(self._connection, query, limit, JobRow)
-        return Part(self._read_first(query, most + 1), most)
-
-    def _read_first(self, query: Select[*tuple[Any, ...]], count: int) -> list[tuple[int, Job]]:
-        query = query.limit(count)
-        found = read_each(self._connection, query, JobRow.id, lambda row: (row.serial, _job(row)))
-        if len(found) == count:
-            return found
-        looked_at = self._connection.execute(query.with_only_columns(JobRow.serial)).scalars().all()
-        missing = len(looked_at) - len(found)
-        # Those that cannot be read make no page shorter: it would look like the last one.
-        return (
-            found + self._read_first(query.where(JobRow.serial < looked_at[-1]), missing)
-            if missing
-            else found
-        )
+        found = read_each(self._connection, query, JobRow.id, lambda row: (row.serial, _job(row)), most + 1)
+        return Part(found, most)
 
     def short_of_gangs(self) -> list[tuple[Job, int]]:
         """Return the queued and running jobs that hold fewer sessions than they have gangs, with how many they hold.
@@ -262,9 +248,8 @@ class Jobs:
             .join(AdviceRow, AdviceRow.job_id == JobRow.id)
             .where(JobRow.state == JobState.FINISHED, JobRow.id != other_than)
             .order_by(JobRow.serial.desc())
-            .limit(limit)
         )
-        return read_each(self._connection, query, JobRow.id, lambda row: (_job(row), row.body))
+        return read_each(self._connection, query, JobRow.id, lambda row: (_job(row), row.body), limit)
 
     def find_submission(self, token_id: str, key: str) -> tuple[str, str] | None:
         """Return the job id and the request's hash that the token's key stands for."""
@@ -355,5 +340,5 @@ def _is_or_begins(column: InstrumentedAttribute[str], wanted: str) -> ColumnElem
 def _job(row: AnyRow) -> Job:
     return Job.model_construct(
         **{name: getattr(row, name) for name in Job.model_fields}
-        | {"state": read_word(JobState, row.state), "stage": read_word(Stage, row.stage)}
+        | {"state": JobState(row.state), "stage": Stage(row.stage)}
     )

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, case, exists, func, insert, select
 
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, SessionState
-from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.columns import AnyRow
 from advisor.storage.tables import LIVE_SESSIONS, AgentRow, MemberRow, SessionRow
 
 _ORDER = list(MemberState)
@@ -49,8 +49,7 @@ class Seat(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A live session, and a member of it whose lease may run. Words are as they are stored: another release may have
-    written them."""
+    """A live session, and a member of it whose lease may run."""
 
     session_id: str
     job_id: str
@@ -101,7 +100,7 @@ class Members:
         row = self._connection.execute(_SEAT, {"session": session_id, "agent": agent_id}).one_or_none()
         if row is None:
             return None
-        state = read_word(SessionState, row.state)
+        state = SessionState(row.state)
         return Seat(session_id, row.node_rank, row.job_id, row.generation, state, row.reason, row.created_at)
 
     def live_of(self, agent_id: str) -> Member | None:
@@ -253,10 +252,10 @@ def _member(row: AnyRow) -> Member:
         agent_id=row.agent_id,
         agent=row.agent,
         node_rank=row.node_rank,
-        state=read_word(MemberState, row.state),
+        state=MemberState(row.state),
         live=row.live,
         news=row.news,
-        outcome=read_word(Outcome, row.outcome) if row.outcome else None,
+        outcome=Outcome(row.outcome) if row.outcome else None,
         reason=row.reason,
         log_tail=row.log_tail,
         total_steps=row.total_steps,

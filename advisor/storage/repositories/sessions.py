@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select,
 
 from advisor.protocol.measured.messages import LAUNCH_FAILED, MemberState
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
-from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.columns import AnyRow
 from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.tables import LIVE_SESSIONS, AgentRow, JobRow, MemberRow, SessionRow
 
@@ -248,8 +248,8 @@ def _session(row: AnyRow, agents: tuple[str, ...]) -> Session:
     return Session.model_construct(
         **stored
         | {
-            "state": read_word(SessionState, row.state),
-            "outcome": read_word(Outcome, row.outcome) if row.outcome else None,
+            "state": SessionState(row.state),
+            "outcome": Outcome(row.outcome) if row.outcome else None,
             "agents": agents,
         }
     )

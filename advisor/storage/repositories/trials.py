@@ -6,7 +6,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial, TrialState
-from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.columns import AnyRow
 from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.tables import BlockRow, TrialRow
 
@@ -93,9 +93,9 @@ def _trial(row: AnyRow) -> Trial:
     return Trial.model_construct(
         **{name: getattr(row, name) for name in Trial.model_fields}
         | {
-            "purpose": read_word(Purpose, row.purpose),
-            "effect": read_word(Effect, row.effect),
-            "state": read_word(TrialState, row.state),
-            "outcome": read_word(Outcome, row.outcome) if row.outcome else None,
+            "purpose": Purpose(row.purpose),
+            "effect": Effect(row.effect),
+            "state": TrialState(row.state),
+            "outcome": Outcome(row.outcome) if row.outcome else None,
         }
     )

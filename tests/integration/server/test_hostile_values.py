@@ -3,7 +3,9 @@
 import itertools
 import json
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,3 +165,24 @@ def test_form_in_a_character_set_of_half_characters_is_refused(server: Served) -
                 follow_redirects=False,
             )
             assert reply.status_code < 500, (path, field)
+
+
+@pytest.mark.parametrize("pattern", ["(?P<step_time_s>a{1,4294967296})", "(?P<step_time_s>(1+)+)(?=x)"])
+def test_pattern_that_is_not_linear_is_refused_over_http(server: Served, pattern: str) -> None:
+    workload = {"kind": "command", "command": ["x", "${num_threads}"], "pattern": pattern}
+    reply = server.ask("POST", "/jobs", json={"workload": workload})
+    assert reply.status_code == 422
+    assert "workload.pattern" in reply.json()["errors"][0]["field"]
+
+
+def test_job_that_cannot_be_read_is_told_by_its_own_address_only(server: Served, tmp_path: Path) -> None:
+    broken, sound = server.submit(), server.submit()
+    with sqlite3.connect(tmp_path / "advisor.db") as connection:
+        connection.execute("UPDATE jobs SET spec = '{}' WHERE id = ?", (broken.id,))
+    assert [item["id"] for item in server.ask("GET", "/jobs").json()["items"]] == [sound.id]
+    refused = server.ask("GET", f"/jobs/{broken.id}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "unreadable_record")
+    assert "workload" in refused.json()["detail"]
+    server.http.post("/login", data={"token": server.admin})
+    for page, status in (("/jobs", 200), (f"/jobs/{broken.id}", 409), (f"/jobs/{sound.id}", 200)):
+        assert server.http.get(page).status_code == status, page
