@@ -38,12 +38,12 @@ from sqlalchemy.exc import (
     OperationalError,
 )
 
+from advisor import __version__
 from advisor.errors import DiskFull, InvalidRequest, LostRace, Unavailable
 from advisor.storage.connections import is_disk_full, start_transaction, tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.notifier import Notifier
 from advisor.storage.repositories.known_blocks import KnownBlocks
-from advisor.storage.revisions import refuse_unknown
 from advisor.storage.server_lock import ServerLock
 from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
 from advisor.storage.tables import VERSION_TABLE, Base
@@ -244,9 +244,14 @@ class Database:
             if (told := _tell(error)) is error:
                 raise
             raise told from error
-        if revision is not None:
+        if revision is not None and revision not in (known := _list_revisions()):
             place = "of ADVISOR_DATABASE_URL" if self.file is None else str(self.file.path)
-            refuse_unknown(revision, _list_revisions(), place)
+            raise DatabaseRefused(
+                f"Another version has written the database {place}: it is of revision {revision}, and this version "
+                f"({__version__}) knows those up to {max(known)}.",
+                "Install the version that has served it, or a newer one; or go back to a copy from before it "
+                "(`advisor admin restore`); or move it away, and the server begins with a new one.",
+            )
         return revision
 
     def _pass(self, work: UnitOfWork, side: Side) -> None:

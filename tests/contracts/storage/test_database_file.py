@@ -82,19 +82,13 @@ def test_file_is_held_by_one_server_under_a_hard_link_too(tmp_path: Path) -> Non
     assert hold_elsewhere(link) == ""
 
 
-@pytest.mark.parametrize(
-    ("revision", "sentence", "remedy"),
-    [("9999", "A newer release", "Install"), ("0021", "before the first release", "Move it away")],
-)
-def test_database_that_this_release_does_not_know_is_refused_with_what_to_do(
-    database: Database, revision: str, sentence: str, remedy: str
-) -> None:
+def test_database_that_this_release_does_not_know_is_refused_with_what_to_do(database: Database) -> None:
     with database.begin() as work:
-        work.connection.execute(text(f"UPDATE advisor_alembic_version SET version_num = '{revision}'"))
+        work.connection.execute(text("UPDATE advisor_alembic_version SET version_num = '0022'"))
     for touch in (database.migrate, database.hold):
-        with pytest.raises(DatabaseRefused, match=f"{sentence}.*revision {revision}") as refused:
+        with pytest.raises(DatabaseRefused, match=r"Another version.*revision 0022") as refused:
             touch()
-        assert remedy in refused.value.hint
+        assert "Install the version that has served it" in refused.value.hint
         if database.file is not None:
             database.file.release()
 
