@@ -239,7 +239,7 @@ def describe_command_line() -> str:
         "# The command line",
         "",
         f"{MADE} `advisor COMMAND --help` says the same.",
-        "Results go to standard output and progress to standard error; `--json` prints a result for programs.",
+        "Results go to standard output and progress to standard error; `--json` prints a result as JSON, for programs.",
         "`JOB` is a job's id, the start of it, its name, or `last`.",
         "[Exit codes](troubleshooting.md#exit-codes-of-advisor).",
         "",
@@ -259,6 +259,9 @@ def _describe_command(name: str, command: Any) -> Iterator[str]:
     words = [name]
     options = []
     for param in command.params:
+        if "--json" in param.opts:
+            words.insert(1, "[--json]")
+            continue
         if param.param_type_name == "argument":
             words.append(param.metavar or param.name.upper())
         elif not param.hidden and param.name != "help":
