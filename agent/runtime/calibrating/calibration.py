@@ -10,6 +10,7 @@ from typing import Any, Dict, List
 from ..observe.clock import Clock
 from ..observe.recorder import StepMarks
 from ..private_torch import PYTHON_REDUCER
+from .calibration_results import RankCalibration
 from .gradient_watch import GradientNorms, GradientTimes
 from .link_sweep import LinkSweep
 
@@ -68,13 +69,13 @@ class CalibrationSteps:
         self._links = sweep.measure(gradient_bytes)
         self.is_complete = True
 
-    def describe(self) -> Dict[str, Any]:
-        """Plain numbers; the clock has settled."""
-        return {
-            "gradients": self._times.read() if self._times is not None else [],
-            "links": self._links,
-            "noise": self._norms.read() if self._norms is not None else [],
-        }
+    def read(self) -> RankCalibration:
+        """The clock has settled."""
+        return RankCalibration(
+            gradients=self._times.read() if self._times is not None else [],
+            links=self._links,
+            noise=self._norms.read() if self._norms is not None else [],
+        )
 
     def _watch(self, watch: Any) -> None:
         if self._now is not None:

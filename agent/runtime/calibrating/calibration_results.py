@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..link.measured import Calibration, GradientNoise, GradientTiming, LinkTiming
@@ -13,15 +14,24 @@ MOST_GRADIENTS = 2000
 LEAST_STEPS = 2
 
 
-def merge_calibrations(parts: Sequence[Optional[Mapping[str, Any]]]) -> Optional[Calibration]:
+@dataclass(frozen=True)
+class RankCalibration:
+    """What one rank watched, as plain numbers; each list as the function that merges it takes it."""
+
+    gradients: List[Any]
+    links: List[Dict[str, Any]]
+    noise: List[Any]
+
+
+def merge_calibrations(parts: Sequence[Optional[RankCalibration]]) -> Optional[Calibration]:
     """One part per rank, in rank order; None when some rank did not come to the end of its calibration."""
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None
     return Calibration(
-        merge_gradients([part["gradients"] for part in known]),
-        merge_links([part["links"] for part in known]),
-        merge_noise([part["noise"] for part in known]),
+        merge_gradients([part.gradients for part in known]),
+        merge_links([part.links for part in known]),
+        merge_noise([part.noise for part in known]),
     )
 
 

@@ -288,29 +288,6 @@ def find_loss(roots: Any) -> Optional[torch.Tensor]:
     return None
 
 
-def measure_steps(steps: List[StepMarks], clock: Clock) -> Dict[str, Any]:
-    """Seconds, samples, flags and losses step by step; call after the clock has settled.
-
-    `parts` are the seconds of each phase, none for a phase that never began; `collectives` those of each call that
-    waited for other ranks, in a step that has any.
-    """
-    split = [split_step(step, clock) for step in steps]
-    return {
-        "step_time_s": [clock.measure(step.start, step.end) for step in steps],
-        "parts": {
-            name: [round(parts[phase], _DIGITS) for parts, _ in split]
-            for phase, name in enumerate(PHASES)
-            if any(parts[phase] for parts, _ in split)
-        },
-        "collectives": [calls for _, calls in split] if any(calls for _, calls in split) else [],
-        "exposed_s": [step.exposed_s for step in steps],
-        "samples": [step.samples for step in steps],
-        "flags": [step.flag for step in steps],
-        "saves_beside": [step.saves_beside for step in steps],
-        "losses": read_losses([step.loss for step in steps]),
-    }
-
-
 def split_step(step: StepMarks, clock: Clock) -> Tuple[List[float], List[float]]:
     """Seconds by phase, which add up to the step, and of each collective; of many, the last ones are told as one."""
     parts, calls = [0.0] * len(PHASES), []
@@ -320,7 +297,7 @@ def split_step(step: StepMarks, clock: Clock) -> Tuple[List[float], List[float]]
         if phase == COLLECTIVE:
             calls.append(seconds)
     whole = [*calls[: MOST_CALLS - 1], sum(calls[MOST_CALLS - 1 :])] if len(calls) > MOST_CALLS else calls
-    return parts, [round(seconds, _DIGITS) for seconds in whole]
+    return [round(seconds, _DIGITS) for seconds in parts], [round(seconds, _DIGITS) for seconds in whole]
 
 
 def read_losses(losses: List[Any]) -> List[Union[float, str, None]]:

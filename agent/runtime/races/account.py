@@ -8,10 +8,11 @@ only.
 from __future__ import annotations
 
 import statistics
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..link.measured import LateRank, Phases
 from ..observe.recorder import INTERRUPTED, PHASES
+from .rank_arm import RankArm
 
 MOST_ACCOUNTS = 64
 """Ranks up to which every one's account is told."""
@@ -37,23 +38,22 @@ MUCH_LONGER = 1.5
 
 Split = Tuple[float, float]
 """Seconds on the wire, and of waiting for other ranks."""
-Payload = Mapping[str, Any]
 
 
-def account_for(payloads: Sequence[Payload], length: int) -> Dict[str, Any]:
-    """`payloads` in rank order, of which the first `length` steps count, evaluations and saves included."""
-    reduced = _split_reduction(payloads, length)
-    called = _split_collectives(payloads, length)
-    sent_waits = _find_waits([_series(payload, "buffers_s", length) for payload in payloads])
+def account_for(arms: Sequence[RankArm], length: int) -> Dict[str, Any]:
+    """`arms` in rank order: one arm, of which the first `length` steps count, evaluations and saves included."""
+    reduced = _split_reduction(arms, length)
+    called = _split_collectives(arms, length)
+    sent_waits = _find_waits([arm.read_phase("buffers_s", length) for arm in arms])
     accounts = [
-        _account_for_rank(payload, length, reduced[rank], called[rank], sent_waits[rank])
-        for rank, payload in enumerate(payloads)
+        _account_for_rank(arm, length, reduced[rank], called[rank], sent_waits[rank])
+        for rank, arm in enumerate(arms)
     ]
-    steps_s = [_mean(payload["step_time_s"][:length]) for payload in payloads]
+    steps_s = [_mean(arm.step_time_s[:length]) for arm in arms]
     waits = [account.wait_s for account in accounts]
     # Where DDP was not asked, what a rank waits in its reduction is not known: no rank can be called late.
-    is_known = reduced[0] is not None or not any(payload["replicas"] for payload in payloads)
-    saves = [_mean(payload["saves_beside"][:length]) for payload in payloads]
+    is_known = reduced[0] is not None or not any(arm.replicas for arm in arms)
+    saves = [_mean(arm.saves_beside[:length]) for arm in arms]
     late = _find_late(accounts, max(steps_s, default=0.0), saves) if is_known else None
     shown = late.rank if late is not None else waits.index(statistics.median_low(waits))
     return {
@@ -67,46 +67,43 @@ def account_for(payloads: Sequence[Payload], length: int) -> Dict[str, Any]:
     }
 
 
-def _split_reduction(payloads: Sequence[Payload], length: int) -> List[Optional[Split]]:
+def _split_reduction(arms: Sequence[RankArm], length: int) -> List[Optional[Split]]:
     """What each rank's mean step spends in reducing gradients that nothing hid, by the wire and by waiting.
 
     All None where that is not known.
     """
-    apart = [_series(payload, "reduction_s", length) for payload in payloads]
+    apart = [arm.read_phase("reduction_s", length) for arm in arms]
     split = [(_mean(times) - waited_s, waited_s) for times, waited_s in zip(apart, _find_waits(apart))]
-    if any(payload["averages"] for payload in payloads):
+    if any(arm.averages for arm in arms):
         return [*split]
-    known = [
-        payload["profiled"] or list(zip(_series(payload, "backward_s", length), payload["exposed_s"]))
-        for payload in payloads
-    ]
+    known = [arm.profiled or list(zip(arm.read_phase("backward_s", length), arm.exposed_s)) for arm in arms]
     told = [steps for steps in zip(*known) if all(waited is not None for _, waited in steps)]
     if not told:
-        return [None] * len(payloads)
+        return [None] * len(arms)
     exposed = [[waited for _, waited in steps] for steps in zip(*told)]
     found: List[Optional[Split]] = []
     for rank, waited_s in enumerate(_find_waits(exposed)):
         # Its own computing is that of the steps in which DDP was asked; all beyond that is communication.
         own_s = max(0.0, _mean([took - waited for took, waited in (steps[rank] for steps in told)]))
-        whole_s = max(0.0, _mean(_series(payloads[rank], "backward_s", length)) - own_s)
+        whole_s = max(0.0, _mean(arms[rank].read_phase("backward_s", length)) - own_s)
         wire_s = min(whole_s, _mean(exposed[rank]) - waited_s)
         found.append((split[rank][0] + wire_s, split[rank][1] + whole_s - wire_s))
     return found
 
 
-def _split_collectives(payloads: Sequence[Payload], length: int) -> List[Split]:
+def _split_collectives(arms: Sequence[RankArm], length: int) -> List[Split]:
     """Of each rank's mean step, what its other collectives take on the wire, and what it waits in them.
 
     The n-th of a step is the same on all ranks. Where they made different ones, nothing is known of waiting.
     """
-    calls = [payload["collectives"][:length] or [[]] * length for payload in payloads]
+    calls = [arm.collectives[:length] or [[]] * length for arm in arms]
     alike = [step for step in zip(*calls) if len({len(made) for made in step}) == 1]
     most = max((len(step[0]) for step in alike), default=0)
     by_call = [
         [[made[place] if place < len(made) else 0.0 for made in rank] for rank in zip(*alike)]
         for place in range(most)
     ]
-    in_turn = [sum(waits) for waits in zip(*map(_find_turns, by_call))] or [0.0] * len(payloads)
+    in_turn = [sum(waits) for waits in zip(*map(_find_turns, by_call))] or [0.0] * len(arms)
     throughout = _find_delays([[sum(made) for made in rank] for rank in zip(*alike)])
     share = len(alike) / length if length else 0.0
     waits = [share * max(both) for both in zip(in_turn, throughout or in_turn)]
@@ -138,22 +135,22 @@ def _find_turns(ranks: Sequence[Sequence[float]]) -> List[float]:
 
 
 def _account_for_rank(
-    payload: Payload, length: int, reduced: Optional[Split], called: Split, sent_wait_s: float
+    arm: RankArm, length: int, reduced: Optional[Split], called: Split, sent_wait_s: float
 ) -> Phases:
     """`sent_wait_s` is what it waits in the broadcast of buffers."""
-    steps = payload["step_time_s"][:length]
+    steps = arm.step_time_s[:length]
     wire_s, reduction_wait_s = reduced or (0.0, 0.0)
-    apart_s = _mean(_series(payload, "reduction_s", length))
+    apart_s = _mean(arm.read_phase("reduction_s", length))
     in_backward_s = 0.0 if reduced is None else wire_s + reduction_wait_s - apart_s
-    backward = _series(payload, "backward_s", length)
-    alone = [b - e if e is not None else None for b, e in zip(backward, payload["exposed_s"])]
+    backward = arm.read_phase("backward_s", length)
+    alone = [b - e if e is not None else None for b, e in zip(backward, arm.exposed_s)]
     stalls = {
-        "forward_s": _find_stalls(steps, _series(payload, "forward_s", length), payload["period"]),
-        "backward_s": _find_stalls(steps, alone, payload["period"]),
-        "optimizer_s": _find_stalls(steps, _series(payload, "optimizer_s", length), payload["period"]),
+        "forward_s": _find_stalls(steps, arm.read_phase("forward_s", length), arm.period),
+        "backward_s": _find_stalls(steps, alone, arm.period),
+        "optimizer_s": _find_stalls(steps, arm.read_phase("optimizer_s", length), arm.period),
     }
-    means = {name: _mean(_series(payload, name, length)) - stalls.get(name, 0.0) for name in PHASES}
-    evaluation_s = _find_evaluation(_series(payload, "own_code_s", length), payload["flags"])
+    means = {name: _mean(arm.read_phase(name, length)) - stalls.get(name, 0.0) for name in PHASES}
+    evaluation_s = _find_evaluation(arm.read_phase("own_code_s", length), arm.flags)
     call_s, waited_s = called
     return Phases(
         data_wait_s=means["data_wait_s"],
@@ -213,11 +210,6 @@ def _find_late(accounts: Sequence[Phases], step_s: float, saves: Sequence[float]
     part = max(excess, key=lambda name: excess[name])
     saves_beside = max(0.0, saves[rank] - statistics.median([*saves[:rank], *saves[rank + 1 :]]))
     return LateRank(rank, waited_s, part, excess[part], saves_beside)
-
-
-def _series(payload: Payload, name: str, length: int) -> Sequence[float]:
-    found: Sequence[float] = payload["parts"].get(name) or [0.0] * length
-    return found[:length]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
+from ..calibrating.calibration_results import RankCalibration
+from ..levers.lever import Evidence
 from ..observe.clock import Clock
-from ..observe.recorder import StepMarks, measure_steps, read_losses
+from ..observe.recorder import BACKWARD, PHASES, StepMarks, read_losses, split_step
 from .order import ArmOrder
+from .rank_arm import RankArm
 from .results import choose_steps
 from .verdicts import cap_steps
 
@@ -51,8 +54,9 @@ class Arm:
     in_force: str = ""
     """What the levers came to, in a text that can be compared."""
     peak_bytes: int = 0
-    evidence: Dict[str, Any] = field(default_factory=dict)
-    """What the levers could prove."""
+    bucket_bytes: List[int] = field(default_factory=list)
+    evidence: Optional[Evidence] = None
+    """What the levers could prove, once they were asked."""
     given_up: bool = False
     same_as: str = ""
     """Block of the arm whose strategy turned out to be in force here too."""
@@ -60,6 +64,7 @@ class Arm:
     bit_steps: int = 0
     """Steps after which every bit was the first arm's on all ranks."""
     bits_differ: str = ""
+    calibration: Optional[RankCalibration] = None
 
     @property
     def races(self) -> bool:
@@ -139,38 +144,43 @@ class Arm:
         """Typical time of switching to it; the first time it was built."""
         return statistics.median(self.switches_s[1:] or self.switches_s) if self.switches_s else 0.0
 
-    def describe(self, clock: Clock, replicas: bool, has_nested: bool) -> Dict[str, Any]:
-        """This rank's part of the result, plain JSON; the clock has settled.
+    def measure(self, clock: Clock, replicas: bool, has_nested: bool) -> RankArm:
+        """This rank's part of the result; the clock has settled.
 
         `replicas`: whether DDP reduces. Of a forward in which several backwards run (`has_nested`) it times the last.
         """
-        profiled = measure_steps(self.profiled, clock)
-        backward = profiled["parts"].get("backward_s", [0.0] * len(self.profiled))
-        measured = measure_steps(self.timed, clock)
-        if has_nested:
-            measured["exposed_s"] = [None] * len(self.timed)
-        return {
-            **measured,
-            "profiled": [] if has_nested else [list(step) for step in zip(backward, profiled["exposed_s"])],
-            "replicas": replicas,
-            "averages": self.averages_at_boundaries,
-            "cycles": self.cycles,
-            "loss_checks": [read_losses([step.loss for step in check]) for check in self.loss_checks],
-            "period": self.period,
-            "warmup_steps": len(self.warm) + bool(self.timed),
-            "switch_s": self.switch_s,
-            "given_up": self.given_up,
-            "same_as": self.same_as,
-            "relaunch_needed": self.relaunch_needed,
-            "bit_steps": self.bit_steps,
-            "bits_differ": self.bits_differ,
-            "peak_memory_bytes": 0,
-            "bucket_bytes": [],
-            "consumed": {},
-            "not_consumed": {},
-            "no_effect": {},
-            **self.evidence,
-        }
+        steps = self.timed
+        split = [split_step(step, clock) for step in steps]
+        collectives = [calls for _, calls in split]
+        phases = zip(PHASES, map(list, zip(*(parts for parts, _ in split))))
+        profiled = [(split_step(step, clock)[0][BACKWARD], step.exposed_s) for step in self.profiled]
+        return RankArm(
+            step_time_s=[clock.measure(step.start, step.end) for step in steps],
+            samples=[step.samples for step in steps],
+            flags=[step.flag for step in steps],
+            losses=read_losses([step.loss for step in steps]),
+            cycles=self.cycles,
+            exposed_s=[None if has_nested else step.exposed_s for step in steps],
+            saves_beside=[step.saves_beside for step in steps],
+            phases={name: times for name, times in phases if any(times)},
+            collectives=collectives if any(collectives) else [],
+            profiled=[] if has_nested else profiled,
+            loss_checks=[read_losses([step.loss for step in check]) for check in self.loss_checks],
+            replicas=replicas,
+            averages=self.averages_at_boundaries,
+            period=self.period,
+            warmup_steps=len(self.warm) + bool(self.timed),
+            switch_s=self.switch_s,
+            peak_memory_bytes=self.peak_bytes,
+            bucket_bytes=self.bucket_bytes,
+            evidence=self.evidence or Evidence(),
+            given_up=self.given_up,
+            same_as=self.same_as,
+            relaunch_needed=self.relaunch_needed,
+            bit_steps=self.bit_steps,
+            bits_differ=self.bits_differ,
+            calibration=self.calibration,
+        )
 
     def _choose(self) -> List[int]:
         whole = len(self.timed) // self.period * self.period

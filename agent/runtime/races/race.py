@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional
 from ..calibrating.calibration import CalibrationSteps
 from ..calibrating.link_sweep import LinkSweep
 from ..facts import count_gradient_bytes
-from ..levers.lever import RelaunchNeeded
+from ..levers.lever import Evidence, RelaunchNeeded
 from ..link import beat
 from ..link.measured import BlockResult
 from ..observe.memory import reset_peak
@@ -35,7 +35,8 @@ from .judge import (
 from .loss_check import LossCheck, Steps, explain_no_check
 from .order import RaceOrder, order_turns
 from .parts import PEER_TIMEOUT_S, RankParts
-from .results import collect_evidence, merge_race, read_peak
+from .rank_arm import RankRace, gather_race
+from .results import merge_race, read_peak
 from .snapshot import TrainingSnapshot
 
 USUAL_SAMPLE_RATE = 100
@@ -143,7 +144,7 @@ class Race:
                 break
             course = self._agree(lambda course=course: self._judge.look(self._cycles, course))
         for arm in reversed([arm for arm in self.arms if arm.races]):
-            if not arm.evidence:
+            if arm.evidence is None:
                 self._collect_evidence(arm)
             yield from self._profile(arm, course)
         yield from self._calibrate()
@@ -203,9 +204,8 @@ class Race:
         self.disturbed = True
         if arm.given_up:
             arm.count_warm_steps()
-            self._collect_evidence(arm)
             # So few steps cannot prove anything.
-            arm.evidence["not_consumed"] = {}
+            self._collect_evidence(arm).not_consumed.clear()
         return arm.given_up
 
     def _run_segment(self, arm: Arm, course: Course, turns: int) -> Steps:
@@ -226,7 +226,7 @@ class Race:
         count = arm.count_whole(min(length, left) if left > 0 else length)
         yield from self._time(arm, count, arm.count_whole(course.segment_steps) if turns > 1 else count)
         note_queue(parts, arm, course)
-        if len(self.arms) > 1 and not arm.evidence:
+        if len(self.arms) > 1 and arm.evidence is None:
             self._collect_evidence(arm)
         if self._loss_check is not None:
             arm.loss_checks.append([])
@@ -348,11 +348,14 @@ class Race:
         self.disturbed = self._needs_lead_in = True
         return course
 
-    def _collect_evidence(self, arm: Arm) -> None:
+    def _collect_evidence(self, arm: Arm) -> Evidence:
         if len(self.arms) == 1:
             arm.peak_bytes = read_peak(self._parts)
-        arm.evidence = collect_evidence(self._parts, arm.peak_bytes)
+        replicas, levers = self._parts.list_replicas(), self._parts.levers
+        arm.bucket_bytes = levers.reduction.list_bucket_bytes(replicas)
+        arm.evidence = evidence = levers.prove(self._parts.backend, replicas)
         self.disturbed = self._needs_lead_in = True
+        return evidence
 
     def _conclude(self, script_ended: bool) -> None:
         """Puts the model right and brings all ranks' series together."""
@@ -363,26 +366,24 @@ class Race:
             self._loss_check.end()
         parts.reading.forget_replay()
         parts.clock.settle()
-        if len(self.arms) == 1 and not self.arms[0].evidence and self.arms[0].timed:
+        if len(self.arms) == 1 and self.arms[0].evidence is None and self.arms[0].timed:
             self._collect_evidence(self.arms[0])
         nested, replicas = parts.recorder.has_nested, bool(parts.list_replicas())
-        payload: Dict[str, Any] = {"arms": [arm.describe(parts.clock, replicas, nested) for arm in self.arms]}
-        at_start = self._loss_check.at_start if self._loss_check is not None else []
-        payload["loss_at_start"] = read_losses([step.loss for step in at_start])
         if self.calibration is not None and self.calibration.is_complete:
-            payload["arms"][0]["calibration"] = self.calibration.describe()
+            self.arms[0].calibration = self.calibration.read()
+        arms = [arm.measure(parts.clock, replicas, nested) for arm in self.arms]
+        at_start = self._loss_check.at_start if self._loss_check is not None else []
+        losses = read_losses([step.loss for step in at_start])
         if not script_ended:
             self._put_right()
             parts.levers.reduction.drop_spares()
-        payload["bits"] = sum_bits(parts.list_replicas())
-        timeout_s = 15.0 if script_ended else PEER_TIMEOUT_S
-        payloads = parts.exchange.gather(payload, "the results of a race", timeout_s)
-        if payloads is not None:
+        own = RankRace(arms, sum_bits(parts.list_replicas()), losses)
+        ranks = gather_race(parts.exchange, own, 15.0 if script_ended else PEER_TIMEOUT_S)
+        if ranks is not None:
             blocks = [arm.order.block_id for arm in self.arms]
-            self.results, drifted = merge_race(
-                payloads, blocks, self._bits_before, script_ended, parts.drifted
+            self.results, parts.drifted = merge_race(
+                ranks, blocks, self._bits_before, script_ended, parts.drifted
             )
-            parts.drifted = drifted
 
     def _put_right(self) -> None:
         """As before the race where something was saved; else under the first arm, that no spare reducer is in force."""

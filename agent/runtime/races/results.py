@@ -5,64 +5,59 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..calibrating.calibration_results import merge_calibrations
 from ..facts import count_gradient_bytes
+from ..levers.lever import Evidence
 from ..link.measured import BlockResult
 from ..observe.memory import read_peak_bytes
 from ..observe.recorder import INTERRUPTED, NEW_EPOCH
 from .account import account_for
 from .agreement import Bits, find_apart
 from .parts import RankParts
+from .rank_arm import RankArm, RankRace
 
 
-def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> BlockResult:
-    """`payloads` in rank order: each the series of `measure_steps` and that rank's evidence.
-
-    A step that was interrupted on any rank is left out.
-    """
+def merge_arm(ranks: Sequence[RankArm], script_ended: bool) -> BlockResult:
+    """`ranks` in order. A step that was interrupted on any of them is left out."""
+    first = ranks[0]
     # Of an arm that was given up single steps are told: it had no time for its whole pattern.
-    period = 1 if payloads[0]["given_up"] else int(payloads[0]["period"])
-    length = min(len(payload["step_time_s"]) for payload in payloads) // period * period
-    flags = [max(payload["flags"][index] for payload in payloads) for index in range(length)]
-    kept = choose_steps(flags, period)
-    step_time_s, wall_s = merge_times(
-        [[payload["step_time_s"][index] for index in kept] for payload in payloads]
-    )
-    samples = [sum(payload["samples"][index] for payload in payloads) for index in kept]
-    losses, bad = merge_losses([payload["losses"][:length] for payload in payloads])
-    checks, bad_checks = merge_checks([payload["loss_checks"] for payload in payloads])
+    period = 1 if first.given_up else first.period
+    length = min(len(rank.step_time_s) for rank in ranks) // period * period
+    kept = choose_steps(list(map(max, zip(*(rank.flags[:length] for rank in ranks)))), period)
+    step_time_s, wall_s = merge_times([[rank.step_time_s[index] for index in kept] for rank in ranks])
+    samples = [sum(rank.samples[index] for rank in ranks) for index in kept]
+    losses, bad = merge_losses([rank.losses[:length] for rank in ranks])
+    checks, bad_checks = merge_checks([rank.loss_checks for rank in ranks])
     nonfinite = sum(bad[index] for index in kept) + bad_checks
-    cycles = payloads[0]["cycles"]
-    first = payloads[0]
     return BlockResult(
         steps=len(kept),
         excluded_steps=length - len(kept),
         period=period,
         step_time_s=tuple(step_time_s),
-        segments=count_segments([cycles[index] for index in kept], cycles),
+        segments=count_segments([first.cycles[index] for index in kept], first.cycles),
         samples_per_step=statistics.fmean(samples) if samples else 0.0,
         samples=sum(samples),
         step_samples=tuple(samples) if len(set(samples)) > 1 else (),
         wall_s=wall_s,
-        warmup_steps=first["warmup_steps"],
-        **account_for(payloads, length),
+        warmup_steps=first.warmup_steps,
+        **account_for(ranks, length),
         losses=tuple(loss for index in kept if (loss := losses[index]) is not None),
         loss_checks=checks,
         diverged=nonfinite > 0,
         nonfinite_losses=nonfinite,
-        peak_memory_bytes=max(payload["peak_memory_bytes"] for payload in payloads),
-        bucket_bytes=tuple(first["bucket_bytes"]),
-        **merge_evidence(payloads),
+        peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
+        bucket_bytes=tuple(first.bucket_bytes),
+        **vars(merge_evidence([rank.evidence for rank in ranks])),
         script_ended=script_ended,
-        switch_s=max(payload["switch_s"] for payload in payloads),
-        given_up=first["given_up"],
-        same_as=first["same_as"],
-        relaunch_needed=first["relaunch_needed"],
-        bit_steps=first["bit_steps"],
-        bits_differ=first["bits_differ"],
-        calibration=merge_calibrations([payload.get("calibration") for payload in payloads]),
+        switch_s=max(rank.switch_s for rank in ranks),
+        given_up=first.given_up,
+        same_as=first.same_as,
+        relaunch_needed=first.relaunch_needed,
+        bit_steps=first.bit_steps,
+        bits_differ=first.bits_differ,
+        calibration=merge_calibrations([rank.calibration for rank in ranks]),
     )
 
 
@@ -82,16 +77,14 @@ def count_segments(kept: Sequence[int], cycles: Sequence[int]) -> Tuple[int, ...
     return tuple(kept.count(cycle) for cycle in range(max(cycles, default=-1) + 1))
 
 
-def merge_evidence(payloads: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Sentences by knob: what one rank did not consume was not in force."""
-    not_consumed: Dict[str, str] = {}
-    for payload in payloads:
-        not_consumed.update(payload["not_consumed"])
-    kept = {
-        kind: {knob: why for knob, why in payloads[0][kind].items() if knob not in not_consumed}
-        for kind in ("consumed", "no_effect")
-    }
-    return {**kept, "not_consumed": not_consumed}
+def merge_evidence(ranks: Sequence[Evidence]) -> Evidence:
+    """What one rank did not consume was not in force."""
+    not_consumed = {knob: why for rank in ranks for knob, why in rank.not_consumed.items()}
+    consumed, no_effect = (
+        {knob: why for knob, why in told.items() if knob not in not_consumed}
+        for told in (ranks[0].consumed, ranks[0].no_effect)
+    )
+    return Evidence(consumed, not_consumed, no_effect)
 
 
 def choose_steps(flags: Sequence[int], period: int) -> List[int]:
@@ -146,19 +139,6 @@ def read_peak(parts: RankParts) -> int:
     return max(0, read_peak_bytes(parts.device) - spare)
 
 
-def collect_evidence(parts: RankParts, peak_bytes: int) -> Dict[str, Any]:
-    """Of the strategy in force, as this rank's part of a result has it."""
-    replicas = parts.list_replicas()
-    evidence = parts.levers.prove(parts.backend, replicas)
-    return {
-        "peak_memory_bytes": peak_bytes,
-        "bucket_bytes": parts.levers.reduction.list_bucket_bytes(replicas),
-        "consumed": evidence.consumed,
-        "not_consumed": evidence.not_consumed,
-        "no_effect": evidence.no_effect,
-    }
-
-
 DRIFTED = (
     "The ranks held the same parameters before this race and different ones after it: a switch has broken their "
     "agreement. Nothing that it measured counts, nor what is measured in this launch from here on."
@@ -166,27 +146,24 @@ DRIFTED = (
 
 
 def merge_race(
-    payloads: Sequence[Mapping[str, Any]],
+    ranks: Sequence[RankRace],
     blocks: Sequence[str],
     bits_before: Sequence[Bits],
     script_ended: bool,
     drifted: str = "",
 ) -> Tuple[Dict[str, BlockResult], str]:
-    """`payloads` in rank order: the results by their blocks, and a sentence where the ranks drifted apart.
+    """`ranks` in order: the results by their blocks, and a sentence where the ranks drifted apart.
 
     `bits_before` are the ranks' checksums of the parameters when the race began; `drifted` is the sentence of an
     earlier race of this launch.
     """
     # A script that ended inside left its ranks as it pleased: between two averagings, or with rank 0's best weights.
     if not script_ended:
-        apart = find_apart([payload["bits"] for payload in payloads]).keys()
+        apart = find_apart([rank.bits for rank in ranks]).keys()
         drifted = drifted or (DRIFTED if apart - find_apart(bits_before).keys() else "")
-    at_start, _ = merge_losses([payload["loss_at_start"] for payload in payloads])
+    at_start, _ = merge_losses([rank.loss_at_start for rank in ranks])
     common: Dict[str, Any] = {"drifted": drifted, "loss_at_start": keep_whole(at_start)}
-    merged = [
-        merge_ranks([payload["arms"][place] for payload in payloads], script_ended)
-        for place in range(len(blocks))
-    ]
+    merged = [merge_arm(arms, script_ended) for arms in zip(*(rank.arms for rank in ranks))]
     if len(blocks) == 1:
         # A race of one arm has no turns: the block was measured in one go.
         common["segments"] = ()

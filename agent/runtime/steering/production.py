@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Generator, List, Mapping, Optional
 
-from ..levers.lever import RelaunchNeeded
+from ..levers.lever import Evidence, RelaunchNeeded
 from ..levers.reduction.gradient_reduction import HOOK_CAME
 from ..link import beat
 from ..link.exchange import PeerLost
@@ -230,8 +230,8 @@ class Production(Steering):
         if self._failure:
             own.doubt(f"On rank {parts.rank} {self._failure}.")
         views = parts.exchange.gather(vars(own), "the proof of a strategy", PEER_TIMEOUT_S)
-        evidence = merge_evidence(views) if views is not None else {}
-        proved = parts.share(list(evidence.get("consumed", ())), "what was proved")
+        evidence = merge_evidence([Evidence(**view) for view in views]) if views is not None else Evidence()
+        proved = parts.share(list(evidence.consumed), "what was proved")
         undone = [knob for knob in wanted if knob not in proved]
         if undone:
             # What does not do what it is for may still do something else.
@@ -240,7 +240,7 @@ class Production(Steering):
         self._wanted = {knob: value for knob, value in wanted.items() if knob in proved}
         self._agreement = agreement if proved else None
         if views is not None:
-            unproved = evidence["not_consumed"]
+            unproved = evidence.not_consumed
             left.update({knob: f"{unproved.get(knob, UNUSED)} It was taken back." for knob in undone})
             self._report(asked, left, evidence, found)
         self._pass_over()
@@ -268,11 +268,11 @@ class Production(Steering):
         self,
         asked: Mapping[str, Any],
         left: Mapping[str, str],
-        evidence: Mapping[str, Mapping[str, str]],
+        evidence: Evidence,
         found: Mapping[str, Any],
     ) -> None:
-        in_force = {k: why for k, why in evidence["consumed"].items() if k in asked and k not in left}
-        reasons = {**evidence["not_consumed"], **left}
+        in_force = {k: why for k, why in evidence.consumed.items() if k in asked and k not in left}
+        reasons = {**evidence.not_consumed, **left}
         missing = {k: reasons.get(k, UNUSED) for k in asked if k not in in_force}
         warnings = describe_mismatch(self._strategy, found["facts"], found["baseline"])
         told, self._told = self._told, [*in_force, *missing.items()]

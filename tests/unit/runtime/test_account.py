@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import random
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
+rank_arm = importlib.import_module("fleet_advisor_runtime.races.rank_arm")
 account = importlib.import_module("fleet_advisor_runtime.races.account")
 recorder = importlib.import_module("fleet_advisor_runtime.observe.recorder")
 
@@ -221,27 +223,27 @@ def test_a_reduction_that_ddp_logs_belongs_to_the_step_of_its_forward() -> None:
     assert [step.exposed_s for step in steps] == [0.5, 0.0, 0.25, None]
 
 
-def make_rank(step_s: float, steps: int = 10, calls: Any = (), **parts: float) -> dict[str, Any]:
-    """A payload of equal steps: `exposed` is in backward."""
-    exposed = parts.pop("exposed", None)
-    named = {f"{name}_s": [seconds] * steps for name, seconds in parts.items()}
-    rest = step_s - sum(parts.values()) - sum(calls)
-    return {
-        "step_time_s": [step_s] * steps,
-        "parts": {**named, "own_code_s": [rest] * steps, "collectives_s": [sum(calls)] * steps},
-        "collectives": [list(calls)] * steps if calls else [],
-        "exposed_s": [exposed] * steps,
-        "profiled": [],
-        "replicas": True,
-        "averages": False,
-        "period": 1,
-        "flags": [0] * steps,
-        "saves_beside": [False] * steps,
-    }
+def make_rank(step_s: float, steps: int = 10, calls: Any = (), **phases: float) -> Any:
+    """A rank of equal steps: `exposed` is in backward."""
+    exposed = phases.pop("exposed", None)
+    named = {f"{name}_s": [seconds] * steps for name, seconds in phases.items()}
+    rest = step_s - sum(phases.values()) - sum(calls)
+    return rank_arm.RankArm(
+        step_time_s=[step_s] * steps,
+        samples=[8] * steps,
+        flags=[0] * steps,
+        losses=[None] * steps,
+        cycles=[0] * steps,
+        exposed_s=[exposed] * steps,
+        saves_beside=[False] * steps,
+        phases={**named, "own_code_s": [rest] * steps, "collectives_s": [sum(calls)] * steps},
+        collectives=[list(calls)] * steps if calls else [],
+        replicas=True,
+    )
 
 
-def tell(*payloads: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = account.account_for(payloads, len(payloads[0]["step_time_s"]))
+def tell(*arms: Any) -> dict[str, Any]:
+    found: dict[str, Any] = account.account_for(arms, len(arms[0].step_time_s))
     for rank, phases in enumerate(found["per_rank_phases"]):
         assert phases.total_s() == pytest.approx(found["per_rank_step_time_s"][rank])
         assert all((seconds or 0.0) > -1e-9 for _, seconds in phases.list_named())
@@ -315,10 +317,8 @@ def test_the_broadcast_of_buffers_is_no_reduction_of_gradients() -> None:
 def test_a_profile_says_what_of_the_timed_backward_is_communication() -> None:
     waiting = make_rank(0.1, forward=0.01, backward=0.08)
     late = make_rank(0.1, forward=0.01, backward=0.03)
-    waiting["profiled"], late["profiled"] = (
-        [[0.09, 0.07]] * 4 + [[0.09, None]],
-        [[0.04, 0.02]] * 4 + [[0.04, None]],
-    )
+    waiting.profiled.extend([(0.09, 0.07)] * 4 + [(0.09, None)])
+    late.profiled.extend([(0.04, 0.02)] * 4 + [(0.04, None)])
     found = tell(waiting, late)
     assert found["late"].rank == 1
     assert found["per_rank_phases"][0].backward_s == pytest.approx(0.02)
@@ -327,9 +327,7 @@ def test_a_profile_says_what_of_the_timed_backward_is_communication() -> None:
 
 def test_averaging_at_boundaries_is_all_the_communication_there_is() -> None:
     ranks = [make_rank(0.1, forward=0.01, backward=0.03, reduction=seconds) for seconds in (0.02, 0.03)]
-    for rank in ranks:
-        rank["averages"] = True
-    found = tell(*ranks)
+    found = tell(*(replace(rank, averages=True) for rank in ranks))
     assert found["phases"].exposed_comm_s == pytest.approx(0.02)
     assert found["per_rank_phases"][1].wait_s == pytest.approx(0.01)
     assert found["phases"].backward_s == pytest.approx(0.03)
@@ -337,9 +335,9 @@ def test_averaging_at_boundaries_is_all_the_communication_there_is() -> None:
 
 def test_an_evaluation_in_few_steps_is_told_apart_and_means_add_up() -> None:
     rank = make_rank(0.1, steps=20, forward=0.03, backward=0.05, exposed=0.0)
-    rank["step_time_s"][7] += 2.0
-    rank["parts"]["own_code_s"][7] += 2.0
-    rank["flags"][7] = recorder.INTERRUPTED
+    rank.step_time_s[7] += 2.0
+    rank.phases["own_code_s"][7] += 2.0
+    rank.flags[7] = recorder.INTERRUPTED
     found = tell(rank, rank)
     assert found["phases"].evaluation_s == pytest.approx(0.1)
     assert found["phases"].own_code_s == pytest.approx(0.02)
@@ -347,8 +345,8 @@ def test_an_evaluation_in_few_steps_is_told_apart_and_means_add_up() -> None:
 
 def test_computing_that_takes_several_times_as_long_in_some_steps_is_a_stall() -> None:
     rank = make_rank(0.1, steps=20, forward=0.03, backward=0.05, exposed=0.0)
-    rank["step_time_s"][3] += 1.0
-    rank["parts"]["forward_s"][3] += 1.0
+    rank.step_time_s[3] += 1.0
+    rank.phases["forward_s"][3] += 1.0
     found = tell(rank, rank)
     assert found["phases"].stalls_s == pytest.approx(0.05)
     assert found["phases"].forward_s == pytest.approx(0.03)
@@ -385,7 +383,7 @@ def test_a_save_in_the_training_thread_interrupts_a_step_and_one_beside_it_is_to
     waiting = make_rank(0.1, forward=0.01, backward=0.07, exposed=0.06)
     late = make_rank(0.1, forward=0.06, backward=0.02, exposed=0.01)
     assert tell(waiting, late)["late"].saves_beside == 0.0
-    late["saves_beside"] = [True] * 6 + [False] * 4
+    late.saves_beside[:6] = [True] * 6
     assert tell(waiting, late)["late"].saves_beside == pytest.approx(0.6)
 
 

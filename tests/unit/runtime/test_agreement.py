@@ -19,6 +19,7 @@ proof = importlib.import_module("fleet_advisor_runtime.levers.reduction.reductio
 reduced = importlib.import_module("fleet_advisor_runtime.observe.reduced")
 reducer = importlib.import_module("fleet_advisor_runtime.levers.reduction.reducer")
 results = importlib.import_module("fleet_advisor_runtime.races.results")
+rank_arm = importlib.import_module("fleet_advisor_runtime.races.rank_arm")
 
 
 @pytest.fixture
@@ -63,8 +64,7 @@ def test_names_of_parameters_that_differ_are_told() -> None:
 
 
 def test_what_is_measured_after_ranks_have_drifted_apart_counts_no_more() -> None:
-    one = {"arms": [], "loss_at_start": [], "bits": [([], 1)]}
-    two = {**one, "bits": [([], 2)]}
+    one, two = (rank_arm.RankRace([], [([], bits)]) for bits in (1, 2))
     _, drifted = results.merge_race([one, two], [], [[([], 0)], [([], 0)]], False)
     assert drifted == results.DRIFTED
     _, later = results.merge_race([one, two], [], [[([], 1)], [([], 2)]], False, drifted)

@@ -60,7 +60,7 @@ def test_noise_leaves_out_steps_that_overflowed_on_any_rank() -> None:
 
 
 def test_a_rank_that_did_not_finish_leaves_no_calibration() -> None:
-    part = {"gradients": [[4, 0.1]], "links": [], "noise": []}
+    part = merging.RankCalibration([[4, 0.1]], [], [])
     assert merging.merge_calibrations([part, None]) is None
     assert merging.merge_calibrations([part, part]) == measured.Calibration(
         gradients=(measured.GradientTiming(4, 0.1),)

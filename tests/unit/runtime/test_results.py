@@ -10,50 +10,33 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 results = importlib.import_module("fleet_advisor_runtime.races.results")
+rank_arm = importlib.import_module("fleet_advisor_runtime.races.rank_arm")
+exchange = importlib.import_module("fleet_advisor_runtime.link.exchange")
+lever = importlib.import_module("fleet_advisor_runtime.levers.lever")
 bucket_plan = importlib.import_module("fleet_advisor_runtime.levers.buckets.bucket_plan")
 reduction_plan = importlib.import_module("fleet_advisor_runtime.levers.reduction.reduction_plan")
 environment = importlib.import_module("fleet_advisor_runtime.link.environment")
 beat = importlib.import_module("fleet_advisor_runtime.link.beat")
 
 
-def make_payload(step_time_s: list[float], **fields: Any) -> dict[str, Any]:
+def make_arm(step_time_s: list[float], **fields: Any) -> Any:
+    """What one rank measured."""
     length = len(step_time_s)
-    payload: dict[str, Any] = {
-        "step_time_s": step_time_s,
-        "parts": {},
-        "collectives": [],
-        "exposed_s": [None] * length,
-        "profiled": [],
-        "replicas": True,
-        "averages": False,
+    series: dict[str, Any] = {
         "samples": [8] * length,
         "flags": [0] * length,
-        "saves_beside": [False] * length,
         "losses": [1.0] * length,
-        "loss_checks": [],
         "cycles": [0] * length,
-        "period": 1,
-        "warmup_steps": 3,
-        "switch_s": 0.01,
-        "peak_memory_bytes": 100,
-        "bucket_bytes": [10, 20],
-        "consumed": {"a": "yes", "b": "yes"},
-        "not_consumed": {},
-        "no_effect": {},
-        "given_up": False,
-        "same_as": "",
-        "relaunch_needed": "",
-        "bit_steps": 0,
-        "bits_differ": "",
+        "exposed_s": [None] * length,
+        "saves_beside": [False] * length,
     }
-    payload.update(fields)
-    return payload
+    return rank_arm.RankArm(step_time_s, **{**series, **fields})
 
 
 def test_steps_last_together_as_long_as_on_the_rank_for_which_they_took_longest() -> None:
-    merged = results.merge_ranks([make_payload([1.0, 3.0]), make_payload([2.0, 1.0])], script_ended=False)
+    merged = results.merge_arm([make_arm([1.0, 3.0]), make_arm([2.0, 1.0])], script_ended=False)
     assert merged.step_time_s == pytest.approx((1.5 * 4.0 / 3.5, 2.0 * 4.0 / 3.5))
     assert merged.wall_s == 4.0
     assert merged.samples_per_step == 16
@@ -61,8 +44,8 @@ def test_steps_last_together_as_long_as_on_the_rank_for_which_they_took_longest(
 
 
 def test_samples_are_told_step_by_step_where_they_differ() -> None:
-    ranks = [make_payload([1.0] * 3, samples=samples) for samples in ([8, 8, 3], [8, 8, 2])]
-    merged = results.merge_ranks(ranks, script_ended=False)
+    ranks = [make_arm([1.0] * 3, samples=samples) for samples in ([8, 8, 3], [8, 8, 2])]
+    merged = results.merge_arm(ranks, script_ended=False)
     assert (merged.step_samples, merged.samples_per_step) == ((16, 16, 5), pytest.approx(37 / 3))
 
 
@@ -71,24 +54,25 @@ def test_samples_are_told_step_by_step_where_they_differ() -> None:
 def test_ranks_that_pass_boundaries_a_little_apart_make_no_step_longer(jitter: float, ranks: int) -> None:
     """They wait for each other in every step of 100 ms; the slowest one of each step would be far too long."""
     dice = random.Random(f"{jitter}/{ranks}")
-    payloads = []
+    arms = []
     for _ in range(ranks):
         passed = [0.1 * place + abs(dice.gauss(0.0, jitter)) for place in range(401)]
-        payloads.append(make_payload([end - start for start, end in itertools.pairwise(passed)]))
-    merged = results.merge_ranks(payloads, False)
+        arms.append(make_arm([end - start for start, end in itertools.pairwise(passed)]))
+    merged = results.merge_arm(arms, False)
     assert sum(merged.step_time_s) == pytest.approx(merged.wall_s) == pytest.approx(40.0, rel=0.002)
-    slowest = [max(step) for step in zip(*(payload["step_time_s"] for payload in payloads), strict=True)]
+    slowest = [max(step) for step in zip(*(arm.step_time_s for arm in arms), strict=True)]
     assert sum(slowest) > 40.0 * (1.0 + 3.0 * jitter)
 
 
 def test_a_knob_refused_on_one_rank_is_not_consumed() -> None:
-    merged = results.merge_ranks([make_payload([1.0]), make_payload([1.0], not_consumed={"b": "no"})], False)
+    proofs = [lever.Evidence({"a": "yes", "b": "yes"}, not_consumed) for not_consumed in ({}, {"b": "no"})]
+    merged = results.merge_arm([make_arm([1.0], evidence=proof) for proof in proofs], False)
     assert set(merged.consumed) == {"a"}
     assert merged.not_consumed == {"b": "no"}
 
 
 def test_not_finite_loss_is_divergence() -> None:
-    merged = results.merge_ranks([make_payload([1.0], losses=["nan"]), make_payload([1.0])], False)
+    merged = results.merge_arm([make_arm([1.0], losses=["nan"]), make_arm([1.0])], False)
     assert merged.diverged
     assert merged.losses == ()
     assert merged.nonfinite_losses == 1
@@ -112,29 +96,47 @@ def test_interrupted_steps_are_left_out_unless_they_are_the_rule(
 
 def test_segments_count_what_is_left_of_each_cycle_and_losses_belong_to_the_same_steps() -> None:
     fields = {"cycles": [0, 0, 1, 1, 2, 2], "losses": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
-    disturbed = make_payload([0.1] * 6, flags=[0, 0, 2, 2, 0, 0], **fields)
-    merged = results.merge_ranks([disturbed, make_payload([0.1] * 6, **fields)], False)
+    disturbed = make_arm([0.1] * 6, flags=[0, 0, 2, 2, 0, 0], **fields)
+    merged = results.merge_arm([disturbed, make_arm([0.1] * 6, **fields)], False)
     assert merged.segments == (2, 0, 2)
     assert merged.losses == (1.0, 2.0, 5.0, 6.0)
     assert merged.excluded_steps == 2
 
 
 def test_loss_checks_are_means_over_ranks_and_only_whole_ones_are_told() -> None:
-    payloads = [make_payload([1.0], loss_checks=[[1.0, 2.0], [3.0, 4.0]]) for _ in range(2)]
-    payloads[1]["loss_checks"][0] = [2.0, 4.0]
+    arms = [make_arm([1.0], loss_checks=[[1.0, 2.0], [3.0, 4.0]]) for _ in range(2)]
+    arms[1].loss_checks[0] = [2.0, 4.0]
 
-    assert results.merge_ranks(payloads, False).loss_checks == ((1.5, 3.0), (3.0, 4.0))
+    assert results.merge_arm(arms, False).loss_checks == ((1.5, 3.0), (3.0, 4.0))
 
-    payloads[1]["loss_checks"][1] = [3.0, None]
-    assert results.merge_ranks(payloads, False).loss_checks == ()
+    arms[1].loss_checks[1] = [3.0, None]
+    assert results.merge_arm(arms, False).loss_checks == ()
 
-    payloads[1]["loss_checks"][1] = [3.0, "nan"]
-    assert results.merge_ranks(payloads, False).diverged
+    arms[1].loss_checks[1] = [3.0, "nan"]
+    assert results.merge_arm(arms, False).diverged
 
 
 def test_an_arm_without_a_step_has_a_result() -> None:
-    merged = results.merge_ranks([make_payload([], same_as="other")] * 2, False)
+    merged = results.merge_arm([make_arm([], same_as="other")] * 2, False)
     assert (merged.steps, merged.segments, merged.same_as) == (0, (), "other")
+
+
+def test_what_every_rank_measured_arrives_at_rank_0_as_it_was() -> None:
+    known = rank_arm.RankCalibration([[4, 0.1]], [], [[1.0, 2.0, 8]])
+    fields = {"evidence": lever.Evidence({"a": "yes"}, {"b": "no"}), "bucket_bytes": [10, 20]}
+    arms = [
+        make_arm([0.1, 0.2], **fields, calibration=known, losses=["nan", None]),
+        make_arm([], relaunch_needed="Launch again."),
+    ]
+    store = torch.distributed.HashStore()
+    sent = [rank_arm.RankRace(arms, [([], bits)], [1.5]) for bits in (1, 2)]
+    found = []
+    for rank in (1, 0):  # rank 0 comes last: nobody waits
+        ranks = exchange.Exchange(store, "session", rank, 2, lambda: None)
+        found.append(rank_arm.gather_race(ranks, sent[rank], 1.0))
+    assert found[0] is None
+    assert [race.arms for race in found[1]] == [arms, arms]
+    assert results.merge_race(found[1], "xy", [], True) == results.merge_race(sent, "xy", [], True)
 
 
 def test_bucket_knobs_resolve_to_a_plan() -> None:
