@@ -1,11 +1,12 @@
 """How numbers, durations and knob values read for people."""
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
-from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.changes import spell_with_unit
+
+if TYPE_CHECKING:  # A list of jobs spells durations only, and is asked for often.
+    from advisor.protocol.base import Value
 
 EFFECT_WORDS = {
     Effect.EXACT: "same results",
@@ -15,12 +16,15 @@ EFFECT_WORDS = {
 """What a rung means to a user who has never heard of it."""
 
 
-def spell_value(name: str, value: Value) -> str:
+def spell_value(name: str, value: "Value") -> str:
     """`32 MB`, `on`, `2`."""
+    from advisor.protocol.knobs.catalogue import CATALOGUE
+    from advisor.protocol.knobs.changes import spell_with_unit
+
     return spell_with_unit(value, CATALOGUE[name].unit if name in CATALOGUE else "")
 
 
-def spell_changes(changes: dict[str, Value]) -> str:
+def spell_changes(changes: dict[str, "Value"]) -> str:
     """`fuse_grad_size_in_MB = 8 MB, nccl_comm_num = 2`; the script's own settings when empty."""
     if not changes:
         return "your settings"

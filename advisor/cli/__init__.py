@@ -10,4 +10,4 @@ def main() -> int:
     from advisor.cli.program import COMPLETING, build_app, read_completed
 
     words = read_completed(os.environ) if COMPLETING in os.environ else sys.argv[1:]
-    return int(build_app(words, completing=COMPLETING in os.environ)(prog_name="advisor") or 0)
+    return int(build_app(words)(prog_name="advisor") or 0)

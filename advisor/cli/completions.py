@@ -1,8 +1,7 @@
 """What the shell completes: names of knobs and formats, and the jobs of the server where it answers at once."""
 
 import os
-
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from functools import partial
 
 _PATIENCE_S = 1.0
 """Who presses a key waits no longer for a server."""
@@ -11,6 +10,8 @@ _MOST = 50
 
 def complete_knob(incomplete: str) -> list[tuple[str, str]]:
     """Return the knobs whose names begin so, each with its meaning."""
+    from advisor.protocol.knobs.catalogue import CATALOGUE
+
     begin = incomplete.casefold()
     return [(name, knob.meaning) for name, knob in CATALOGUE.items() if name.casefold().startswith(begin)]
 
@@ -30,18 +31,18 @@ def complete_format(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
     """Return ids and names of jobs that begin so, newest first; nothing where no server answers at once."""
-    from advisor.cli.connection import connect
+    from advisor.cli.connection import find_server
     from advisor.cli.exits import explain_failure
-    from advisor.protocol.views import JobQuery
+    from advisor.client.plain import ask, fetch_jobs
 
     try:
-        with connect(os.environ, timeout_s=_PATIENCE_S) as client:
-            jobs = client.list_jobs(JobQuery(limit=_MOST)).items
+        asked = partial(ask, *find_server(os.environ), timeout_s=_PATIENCE_S)
+        jobs = fetch_jobs(asked, {}, _MOST)
     except Exception as error:
         # A completion that complains would write over the line that is being typed.
         if explain_failure(error) is None:
             raise
         return []
-    found = [(job.id, f"{job.spec.name}, {job.state}") for job in jobs]
+    found = [(job["id"], f"{job['spec']['name']}, {job['state']}") for job in jobs]
     found += [("last", "the newest job")] if jobs else []
     return [(word, told) for word, told in found if word.startswith(incomplete)]

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.client import ApiProblem, Client
+from advisor.client.answers import ApiProblem
 from advisor.data_dir import data_dir_of
 from advisor.local.record import running_server, tuning_words
-from advisor.local.server import local_server
-from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.plain_text import clean_text
-from advisor.protocol.views import JobQuery
+from advisor.protocol.states import JobState
 
-if TYPE_CHECKING:  # It loads the database's library, which a command that asks a server does without.
+if TYPE_CHECKING:
+    # A list of jobs loads neither a client nor a job's model, and what asks a server not the database's library.
+    from advisor.client import Client
     from advisor.local.book import LocalBook
+    from advisor.protocol.asked.jobs import Job
 
     Reader = Client | LocalBook
 
@@ -48,10 +49,10 @@ def token_of(environment: Mapping[str, str]) -> str | None:
         ) from error
 
 
-def connect(environment: Mapping[str, str], timeout_s: float = 30.0) -> Client:
-    """Return a client for the server that the environment names, or else for the one of this machine."""
+def find_server(environment: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return address and token of the server that the environment names, or else of the one of this machine."""
     if url := environment.get("ADVISOR_URL"):
-        return Client(url, token_of(environment), patience_s=0, timeout_s=timeout_s)
+        return url, token_of(environment)
     data_dir = data_dir_of(environment)
     if (record := running_server(data_dir)) is None:
         raise CommandFailed(
@@ -66,7 +67,20 @@ def connect(environment: Mapping[str, str], timeout_s: float = 30.0) -> Client:
         local_token = (data_dir / "admin-token").read_text().strip()
     except OSError:
         local_token = None
-    return Client(record.url, token_of(environment) or local_token, patience_s=0, timeout_s=timeout_s)
+    return record.url, token_of(environment) or local_token
+
+
+def connect(environment: Mapping[str, str]) -> "Client":
+    """Return a client for the server that `find_server` finds."""
+    from advisor.client import Client
+
+    return Client(*find_server(environment), patience_s=0)
+
+
+def is_left_behind(environment: Mapping[str, str]) -> bool:
+    """Whether jobs are asked for that a tuning of this machine has left behind: its server stopped with it."""
+    data_dir = data_dir_of(environment)
+    return not environment.get("ADVISOR_URL") and not running_server(data_dir) and _has_database(data_dir)
 
 
 @contextmanager
@@ -75,10 +89,10 @@ def look_at(environment: Mapping[str, str]) -> "Iterator[Reader]":
 
     What a tuning of this machine has left behind is read from its database then: that takes no server.
     """
-    data_dir = data_dir_of(environment)
-    if not environment.get("ADVISOR_URL") and not running_server(data_dir) and _has_database(data_dir):
+    if is_left_behind(environment):
         from advisor.local.book import LocalBook
 
+        data_dir = data_dir_of(environment)
         with LocalBook(data_dir / _DATABASE) as book:
             if book.is_current():
                 with _told_how_to_go_on(data_dir):
@@ -91,18 +105,21 @@ def look_at(environment: Mapping[str, str]) -> "Iterator[Reader]":
 
 
 @contextmanager
-def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
+def look_up(environment: Mapping[str, str]) -> "Iterator[Client]":
     """Offer a client as `connect` does, also for what a tuning of this machine has left behind.
 
     Its server stopped with the command that started it: where its database is there, one runs for as long as the
     context lasts. Nothing is measured then, which a job that was interrupted does not know: people at a
     terminal are told how it goes on.
     """
-    data_dir = data_dir_of(environment)
-    if environment.get("ADVISOR_URL") or running_server(data_dir) or not _has_database(data_dir):
+    if not is_left_behind(environment):
         with connect(environment) as client:
             yield client
         return
+    from advisor.client import Client
+    from advisor.local.server import local_server
+
+    data_dir = data_dir_of(environment)
     with (
         local_server(data_dir, environment, lambda _: None, alone=True) as server,
         Client(server.url, server.token, patience_s=0) as client,
@@ -136,11 +153,13 @@ def _has_database(data_dir: Path) -> bool:
     return (data_dir / _DATABASE).is_file()
 
 
-def resolve_job(client: "Reader", reference: str) -> Job:
+def resolve_job(client: "Reader", reference: str) -> "Job":
     """Return the job that `reference` means: an id, the start of one, a name, or `last`.
 
     Raises `CommandFailed` when none or several fit.
     """
+    from advisor.protocol.views import JobQuery
+
     newest = JobQuery(limit=1)
     matches = client.list_jobs(newest).items[:1] if reference == "last" else _find_jobs(client, reference)
     if not matches:
@@ -155,25 +174,24 @@ def resolve_job(client: "Reader", reference: str) -> Job:
     return matches[0]
 
 
-def _find_jobs(client: "Reader", reference: str) -> tuple[Job, ...]:
+def _find_jobs(client: "Reader", reference: str) -> "tuple[Job, ...]":
     """The jobs of this id; or else those of this name; or else those whose id begins so."""
+    from advisor.protocol.views import JobQuery
+
     for wanted in ({"id": reference}, {"name": reference}, {"id": f"{reference}*"}):
         if matches := client.list_jobs(JobQuery(**wanted, archived=True)).items:
             return matches
     return ()
 
 
-def unfinished_jobs(client: "Reader") -> list[Job]:
+def unfinished_jobs(client: "Reader") -> "list[Job]":
     """Return the jobs of a server that have not ended, newest first."""
+    from advisor.protocol.views import JobQuery
+
     wanted = JobQuery(state=tuple(state for state in JobState if not state.is_final), limit=_PAGE)
-    return list_jobs(client, wanted)
-
-
-def list_jobs(client: "Reader", wanted: JobQuery, most: int | None = None) -> list[Job]:
-    """Return the jobs that `wanted` names, page by page: all of them, or at most so many."""
     page = client.list_jobs(wanted)
     jobs = list(page.items)
-    while page.next_cursor is not None and (most is None or len(jobs) < most):
+    while page.next_cursor is not None:
         page = client.list_jobs(wanted.model_copy(update={"cursor": page.next_cursor}))
         jobs += page.items
-    return jobs[:most]
+    return jobs

@@ -5,8 +5,6 @@ from enum import IntEnum
 from errno import EIO, ENOSPC
 from typing import TYPE_CHECKING
 
-from advisor.protocol.base import Message
-
 if TYPE_CHECKING:  # A command that goes well has no use for what its errors are made of.
     from advisor.protocol.asked.jobs import JobState
 
@@ -33,7 +31,7 @@ class Exit(IntEnum):
 
 
 class CommandFailed(Exception):
-    """A command cannot do what was asked. `what` happened, `hint`: what to do."""
+    """A command cannot do what was asked. `what` happened, `hint`: what to do; `details` are a line for each fault."""
 
     def __init__(self, exit_code: Exit, what: str, hint: str = "", details: str = "") -> None:
         super().__init__(what)
@@ -41,16 +39,6 @@ class CommandFailed(Exception):
         self.what = what
         self.hint = hint
         self.details = details
-
-
-class Failure(Message):
-    """A failure as `--json` prints it."""
-
-    code: str
-    detail: str
-    hint: str = ""
-    details: str = ""
-    """What is behind it, a line for each fault; empty where the sentence says all."""
 
 
 _CODES_OF_STATUS = {
@@ -93,13 +81,13 @@ def exit_code_of(error: BaseException | None) -> int:
 
 def explain_failure(error: Exception) -> CommandFailed | None:
     """Return what a person needs to know about `error`; None when it is a defect of ours."""
+    if isinstance(error, CommandFailed):
+        return error
     from advisor.client import ApiProblem, ServerUnreachable
     from advisor.data_dir import NotPrivate
     from advisor.local.server import LocalModeFailed
     from advisor.protocol.reading import Unreadable
 
-    if isinstance(error, CommandFailed):
-        return error
     if isinstance(error, ServerUnreachable):
         return CommandFailed(
             Exit.UNREACHABLE,

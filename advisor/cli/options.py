@@ -2,14 +2,16 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from advisor.cli.completions import complete_job
 from advisor.cli.moments import read_span
 from advisor.cli.screen import Screen
-from advisor.protocol.asked.jobs import JobSpec
+
+if TYPE_CHECKING:  # Most commands need no model of a job for their options.
+    from advisor.protocol.asked.jobs import JobSpec
 
 
 def screen_of(context: typer.Context) -> Screen:
@@ -17,7 +19,7 @@ def screen_of(context: typer.Context) -> Screen:
     return context.ensure_object(Screen)
 
 
-def sign_as_asked(spec: JobSpec, key: Path | None, valid_s: float) -> JobSpec:
+def sign_as_asked(spec: "JobSpec", key: Path | None, valid_s: float) -> "JobSpec":
     """Return the job as `--sign` and `--sign-for` want it: with its owner's signature, without a key as it is."""
     if key is None:
         return spec

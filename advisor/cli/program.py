@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,7 +34,7 @@ class Place:
     function: str
     context_settings: Mapping[str, Any] = field(default_factory=dict)
     is_group: bool = False
-    """Whether the function returns an application of further commands."""
+    """Whether the function returns an application of further commands, and its docstring is what the help says."""
     panel: str = ""
     """Where it stands in the help."""
 
@@ -66,7 +67,7 @@ COMMANDS: Mapping[str, Place] = {
     "predict": _place(_DAILY, "answers.predict", "predict"),
     "study": _place(_DAILY, "answers.study", "study"),
     "exec": _place(_DAILY, "measuring.run", "execute", **_FORWARDED),
-    "jobs": _place(_JOBS, "jobs.overview", "list_jobs"),
+    "jobs": _place(_JOBS, "jobs.listing", "list_jobs"),
     "show": _place(_JOBS, "jobs.overview", "show"),
     "watch": _place(_JOBS, "jobs.overview", "watch"),
     "logs": _place(_JOBS, "jobs.logs", "logs"),
@@ -204,10 +205,11 @@ def read_completed(environment: Mapping[str, str]) -> list[str]:
     return typed.split()[1:]
 
 
-def build_app(words: Sequence[str] = (), *, completing: bool = False) -> typer.Typer:
-    """Return the application: with the one command that `words` begin with, or with all of them for help.
+def build_app(words: Sequence[str] | None = None) -> typer.Typer:
+    """Return the application: with the one command that `words` begin with, or with all of them.
 
-    `completing`: a key was pressed, which is to cost little. Of the commands only their names are needed then.
+    Where `words` begin with none, for help or with an option, a command that they do not name is there by its name and
+    by what the help says of it: to load all of them takes ten times as long.
     """
     app = typer.Typer(
         cls=Commands,
@@ -218,24 +220,34 @@ def build_app(words: Sequence[str] = (), *, completing: bool = False) -> typer.T
     )
     # With a callback of its own it stays a group, even of one command.
     app.callback(help=_HELP, epilog=_unwrap(_EPILOG))(_begin)
-    wanted = words[:1] if words and words[0] in COMMANDS else COMMANDS
-    for name in wanted:
+    named = next((word for word in words or () if not word.startswith("-")), "")
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         place = COMMANDS[name]
-        if completing and wanted is COMMANDS:
-            app.command(name, help=place.panel)(_say_nothing)
+        module, settings = f"advisor.cli.commands.{place.module}", dict(place.context_settings)
+        if words is not None and name != named:
+            app.command(name, help=_read_help(module, place.function), rich_help_panel=place.panel)(
+                _say_nothing
+            )
             continue
-        function = getattr(import_module(f"advisor.cli.commands.{place.module}"), place.function)
+        function = getattr(import_module(module), place.function)
+        told = _unwrap(inspect.cleandoc(function.__doc__ or ""))
         if place.is_group:
-            app.add_typer(function(), name=name, rich_help_panel=place.panel)
+            app.add_typer(function(), name=name, help=told, rich_help_panel=place.panel)
         else:
-            settings = dict(place.context_settings) or None
-            told = _unwrap(inspect.cleandoc(function.__doc__ or ""))
             app.command(name, help=told, context_settings=settings, rich_help_panel=place.panel)(function)
     return app
 
 
 def _say_nothing() -> None:
     """Stands for a command of which the name is enough."""
+
+
+def _read_help(module: str, function: str) -> str:
+    """What a function's docstring tells, from the compiled module, which is not run."""
+    loader: Any = getattr(find_spec(module), "loader", None)
+    code = next(one for one in loader.get_code(module).co_consts if getattr(one, "co_name", "") == function)
+    told = code.co_consts[0]
+    return _unwrap(inspect.cleandoc(told)) if isinstance(told, str) else ""
 
 
 def _unwrap(text: str) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
-
-from advisor.cli.exits import CommandFailed, Failure
+from advisor.cli.exits import CommandFailed
 from advisor.protocol.plain_text import clean_text, escape_controls
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
     from rich.console import Console, RenderableType
 
 _PLAIN_WIDTH = 100
@@ -82,11 +81,11 @@ class Screen:
         """Print a line of a list for another program, or of a log, without what a terminal would obey."""
         self.print_text(clean_text(line))
 
-    def print_json(self, result: BaseModel | Sequence[BaseModel] | dict[str, object]) -> None:
+    def print_json(self, result: "BaseModel | Sequence[BaseModel] | dict[str, object]") -> None:
         """Print a result for programs."""
         self.print_text(escape_controls(json.dumps(_plain(result), indent=2, ensure_ascii=False)))
 
-    def print_line(self, result: BaseModel) -> None:
+    def print_line(self, result: "BaseModel") -> None:
         """Print one line of newline-delimited JSON."""
         self.print_text(escape_controls(result.model_dump_json()))
 
@@ -95,13 +94,13 @@ class Screen:
         from rich.text import Text
 
         if self.json:
-            body = Failure(
-                code=failure.exit_code.name.lower(),
-                detail=failure.what,
-                hint=failure.hint,
-                details=failure.details,
-            )
-            sys.stderr.write(f"{escape_controls(body.model_dump_json())}\n")
+            body = {
+                "code": failure.exit_code.name.lower(),
+                "detail": failure.what,
+                "hint": failure.hint,
+                "details": failure.details,
+            }
+            sys.stderr.write(f"{escape_controls(json.dumps(body, ensure_ascii=False))}\n")
             return
         self.err.print(Text.assemble(("Error: ", "bold red"), failure.what), soft_wrap=True)
         if failure.details:
@@ -136,8 +135,8 @@ def _width(on_terminal: bool) -> int | None:
 
 
 def _plain(result: object) -> object:
-    if isinstance(result, BaseModel):
-        return result.model_dump(mode="json")
+    if (dump := getattr(result, "model_dump", None)) is not None:
+        return dump(mode="json")
     if isinstance(result, dict):
         return {key: _plain(value) for key, value in result.items()}
     if isinstance(result, list | tuple):

@@ -12,7 +12,20 @@ Whatever the server or the network cannot do for a moment is tried again. Not th
 `agent.client`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from advisor.client.answers import ApiProblem, ExportedFile, ServerUnreachable
-from advisor.client.clients import AsyncClient, Client
+
+if TYPE_CHECKING:
+    from advisor.client.clients import AsyncClient, Client
 
 __all__ = ["ApiProblem", "AsyncClient", "Client", "ExportedFile", "ServerUnreachable"]
+
+
+def __getattr__(name: str) -> Any:
+    # They load every model there is: what asks for plain JSON, or knows the errors only, does without.
+    if name not in {"AsyncClient", "Client"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from advisor.client import clients
+
+    return getattr(clients, name)

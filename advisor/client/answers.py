@@ -1,9 +1,12 @@
 """What comes back from the server: files, problem documents, and no answer at all."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
+if TYPE_CHECKING:
+    import httpx
 
 _FILE_NAME = "filename="
 _MOMENTARY = frozenset({408, 425, 429, 502, 503, 504})
@@ -64,9 +67,9 @@ def choose_wait_untouched(error: Exception) -> bool | float:
     return choose_wait(error) if untouched else False
 
 
-def explain_silence(url: str, error: Exception) -> ServerUnreachable:
-    """Return what a failed connection means."""
-    if isinstance(error, httpx.TimeoutException):
+def explain_silence(url: str, error: BaseException, *, late: bool) -> ServerUnreachable:
+    """Return what a failed connection means; `late`: for want of an answer in time."""
+    if late:
         return ServerUnreachable(url, "it did not answer in time")
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         reason = str(error).rpartition("certificate verify failed: ")[2].partition(" (_ssl")[0]
@@ -74,29 +77,29 @@ def explain_silence(url: str, error: Exception) -> ServerUnreachable:
     return ServerUnreachable(url, str(error) or type(error).__name__)
 
 
-def read_file(reply: httpx.Response, default: str) -> ExportedFile:
+def read_file(reply: "httpx.Response", default: str) -> ExportedFile:
     """Return the file that a reply carries, under the name that it gives."""
     disposition = reply.headers.get("content-disposition", "")
     name = disposition.rpartition(_FILE_NAME)[2].strip().strip('"') if _FILE_NAME in disposition else ""
     return ExportedFile(name.replace("\\", "/").rpartition("/")[2] or default, reply.content)
 
 
-def read_problem(reply: httpx.Response) -> ApiProblem:
+def read_problem(status: int, headers: Mapping[str, str], content: bytes) -> ApiProblem:
     """Return what the server refused; a proxy's answer, which is no problem document, by its status alone."""
     try:
-        body = reply.json()
+        body = json.loads(content)
     except ValueError:
         body = None
     if not isinstance(body, dict):
         body = {}
-    code = str(body.get("code") or body.get("type") or f"http_{reply.status_code}")
-    detail = body.get("detail") or body.get("title") or f"The server answered {reply.status_code}."
+    code = str(body.get("code") or body.get("type") or f"http_{status}")
+    detail = body.get("detail") or body.get("title") or f"The server answered {status}."
     hint = _as_text(body.get("hint") or "")
-    if reply.status_code >= 500 and (request_id := body.get("request_id")):
+    if status >= 500 and (request_id := body.get("request_id")):
         hint = f"{hint} The server's log has it as request {request_id}.".strip()
-    after = reply.headers.get("retry-after", "")
+    after = headers.get("retry-after", "")
     return ApiProblem(
-        reply.status_code,
+        status,
         code,
         _as_text(detail),
         hint,

@@ -9,7 +9,14 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 import httpx
 
 from advisor.client import calls
-from advisor.client.answers import choose_wait, choose_wait_untouched, explain_silence, read_problem
+from advisor.client.answers import (
+    ApiProblem,
+    ServerUnreachable,
+    choose_wait,
+    choose_wait_untouched,
+    explain_silence,
+    read_problem,
+)
 from advisor.client.calls import Call
 from advisor.protocol.measured.trials import HistoryPage, JobHistory
 from advisor.protocol.reading import read_document
@@ -129,9 +136,9 @@ class Client:
                 source = stack.enter_context(httpx_sse.connect_sse(self._http, "GET", **asked))
                 if not source.response.is_success:
                     source.response.read()
-                    raise read_problem(source.response)
+                    raise _refuse(source.response)
             except _FAILURES as error:
-                raise explain_silence(self.url, error) from error
+                raise _fall_silent(self.url, error) from error
             return source
 
         while True:
@@ -162,9 +169,9 @@ class Client:
         try:
             reply = self._http.request(**_ask(call))
         except _FAILURES as error:
-            raise explain_silence(self.url, error) from error
+            raise _fall_silent(self.url, error) from error
         if not reply.is_success:
-            raise read_problem(reply)
+            raise _refuse(reply)
         return call.read(reply)
 
     preview_job = _waiting(calls.preview_job)
@@ -254,9 +261,9 @@ class AsyncClient:
                 source = await stack.enter_async_context(httpx_sse.aconnect_sse(self._http, "GET", **asked))
                 if not source.response.is_success:
                     await source.response.aread()
-                    raise read_problem(source.response)
+                    raise _refuse(source.response)
             except _FAILURES as error:
-                raise explain_silence(self.url, error) from error
+                raise _fall_silent(self.url, error) from error
             return source
 
         while True:
@@ -289,9 +296,9 @@ class AsyncClient:
         try:
             reply = await self._http.request(**_ask(call))
         except _FAILURES as error:
-            raise explain_silence(self.url, error) from error
+            raise _fall_silent(self.url, error) from error
         if not reply.is_success:
-            raise read_problem(reply)
+            raise _refuse(reply)
         return call.read(reply)
 
     preview_job = _awaiting(calls.preview_job)
@@ -327,6 +334,14 @@ class AsyncClient:
     rotate_token = _awaiting(calls.rotate_token)
     list_tokens = _awaiting(calls.list_tokens)
     revoke_token = _awaiting(calls.revoke_token)
+
+
+def _refuse(reply: httpx.Response) -> ApiProblem:
+    return read_problem(reply.status_code, reply.headers, reply.content)
+
+
+def _fall_silent(url: str, error: Exception) -> ServerUnreachable:
+    return explain_silence(url, error, late=isinstance(error, httpx.TimeoutException))
 
 
 def _describe(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:

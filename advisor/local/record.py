@@ -1,19 +1,17 @@
 """Who uses a data directory: a lock for its one server, where that server listens, and a lock for measuring."""
 
 import fcntl
+import json
 import os
 import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from advisor.data_dir import make_private
-from advisor.protocol.base import Message
 
 _SERVER_LOCK, _SERVER_RECORD = "server.lock", "server.json"
 _MEASURING_LOCK, _STARTING_LOCK = "measuring.lock", "starting.lock"
@@ -23,12 +21,12 @@ _TURN_POLL_S = 0.5
 _STARTING_POLL_S = 0.05
 
 
-class ServerRecord(Message):
+@dataclass(frozen=True)
+class ServerRecord:
     """The server that runs on a data directory."""
 
     url: str
     pid: int
-    started_at: datetime
 
 
 class ServerRunning(Exception):
@@ -53,9 +51,8 @@ def hold_server(data_dir: Path, url: str) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise ServerRunning(data_dir, _read(data_dir))
             time.sleep(0.02)
-        record = ServerRecord(url=url, pid=os.getpid(), started_at=datetime.now(UTC))
         path = data_dir / _SERVER_RECORD
-        path.write_text(record.model_dump_json())
+        path.write_text(json.dumps(asdict(ServerRecord(url, os.getpid()))))
         try:
             yield
         finally:
@@ -142,6 +139,7 @@ def _try_lock(descriptor: int) -> bool:
 
 def _read(data_dir: Path) -> ServerRecord | None:
     try:
-        return ServerRecord.model_validate_json((data_dir / _SERVER_RECORD).read_text())
-    except (OSError, ValidationError):
+        found = json.loads((data_dir / _SERVER_RECORD).read_text())
+        return ServerRecord(str(found["url"]), int(found["pid"]))
+    except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -5,8 +5,6 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping
 
-from advisor.protocol.measured.messages import MOST_SECONDS
-
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -44,6 +42,8 @@ def find_seconds_left(
     this node's, `now_s`, at once. Others (22.05) do not: there `ask` tells what is left. Raises ValueError, with a
     sentence, for a typed span that is none.
     """
+    from advisor.protocol.measured.messages import MOST_SECONDS  # every message: spans are read without them
+
     if typed == "never":
         return None
     if typed is not None:

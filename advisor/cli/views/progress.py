@@ -11,13 +11,6 @@ from advisor.protocol.measured.estimates import rate_of
 from advisor.protocol.measured.spending import measure_device_hours, measure_wall_s
 from advisor.protocol.measured.trials import JobHistory, Outcome, Purpose, Session
 
-STAGE_WORDS = {
-    Stage.PROBE: "measuring your settings",
-    Stage.SEARCH: "searching",
-    Stage.TRIM: "taking back what does not help",
-    Stage.CONFIRM: "confirming",
-    Stage.DONE: "writing the advice",
-}
 _STAGE_NAMES = {
     Stage.PROBE: "baseline",
     Stage.SEARCH: "search",

@@ -15,21 +15,11 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.in_script import fit_to_script
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.telemetry import NodeFlag
+from advisor.protocol.states import Verdict as Verdict
 from advisor.protocol.training.own_knobs import OwnKnob
 
 CONTINUE_S = 300.0
 """What a job is given more where the user does not say how much."""
-
-
-class Verdict(StrEnum):
-    """What the advice comes down to."""
-
-    CHANGE = "change"
-    """The whole interval lies above no gain, and the gain is worth a change: use the strategy."""
-    KEEP = "keep"
-    """The interval excludes a gain worth a change, or no knob can matter: keep your settings."""
-    UNDECIDED = "undecided"
-    """Neither is shown. Nothing measured is lost: the job can be continued."""
 
 
 class Action(StrEnum):

@@ -23,6 +23,8 @@ from advisor.protocol.knobs.reach import refuse_senseless_own, refuse_unknown_kn
 from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.standing import Standing
+from advisor.protocol.states import JobState as JobState
+from advisor.protocol.states import Stage as Stage
 from advisor.protocol.training.combinations import refuse_only_todays
 from advisor.protocol.training.workload import SAMPLES_PER_S, Secret, Workload, WorkloadFacts, WorkloadKind
 
@@ -37,46 +39,6 @@ class Signature(Spec):
     """A `Statement` as JSON. It holds the job's environment, so only the agents may read it."""
     signature: str = Field(min_length=1, max_length=20_000)
     """The signature of the statement's very characters, as `ssh-keygen -Y sign` writes it."""
-
-
-class JobState(StrEnum):
-    """The state of a job; the last three are final."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    PAUSED = "paused"
-    """Gets no new session; one that it still holds ends behind the race that it is measuring."""
-    CANCELLING = "cancelling"
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing more will happen."""
-        return self in {JobState.FINISHED, JobState.FAILED, JobState.CANCELLED}
-
-    @property
-    def predicate(self) -> str:
-        """Behind a job's name in a sentence: `has failed`, `was cancelled`, `is running`."""
-        told = {
-            JobState.CANCELLING: "is being cancelled",
-            JobState.FINISHED: "has finished",
-            JobState.FAILED: "has failed",
-            JobState.CANCELLED: "was cancelled",
-        }
-        return told.get(self, f"is {self.value}")
-
-
-class Stage(StrEnum):
-    """What a running job is doing."""
-
-    PROBE = "probe"
-    SEARCH = "search"
-    TRIM = "trim"
-    """The trimming: knobs of the winner that are shown not to help go back to the baseline."""
-    CONFIRM = "confirm"
-    DONE = "done"
 
 
 class Budget(Spec):

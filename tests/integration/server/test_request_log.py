@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from advisor.client.answers import read_problem
@@ -91,7 +90,7 @@ def test_failure_is_found_by_the_id_of_its_answer(log: io.StringIO, start: Calla
     assert reply.status_code == 500
     request_id = reply.json()["request_id"]
     assert reply.headers.get_list("X-Request-ID") == [request_id]
-    told = read_problem(httpx.Response(500, json=reply.json()))
+    told = read_problem(500, {}, reply.content)
     assert told.hint.endswith(f"The server's log has it as request {request_id}.")
     (error,) = read(log, request_id=request_id, level="error")
     assert "ZeroDivisionError" in error["exception"]

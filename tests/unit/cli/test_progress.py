@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 from advisor.cli.views.progress import (
     MOST_COLUMNS,
-    STAGE_WORDS,
     describe_progress,
     describe_stage,
     list_troubles,
@@ -27,6 +26,7 @@ from advisor.protocol.measured.trials import (
     TrialState,
 )
 from advisor.protocol.standing import SoFar, Standing
+from advisor.protocol.states import STAGE_WORDS
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 BASELINE = Trial(number=0, purpose=Purpose.BASELINE, because="The script as it stands.", created_at=START)

@@ -17,8 +17,8 @@ _END_S = 20.0
 
 
 def build_app() -> typer.Typer:
-    """Return `advisor ray` with its commands."""
-    app = typer.Typer(no_args_is_help=True, help="Measure on nodes of a Ray cluster.")
+    """Measure on nodes of a Ray cluster."""
+    app = typer.Typer(no_args_is_help=True)
     app.command("tune", context_settings=FORWARDING)(tune)
     return app
 

@@ -22,8 +22,8 @@ _LEAST_MIN = _AROUND_MIN + 1
 
 
 def build_app() -> typer.Typer:
-    """Return `advisor slurm` with its commands."""
-    app = typer.Typer(no_args_is_help=True, help="Measure in allocations of Slurm.")
+    """Measure in allocations of Slurm."""
+    app = typer.Typer(no_args_is_help=True)
     app.command("tune", context_settings=FORWARDING)(tune)
     return app
 

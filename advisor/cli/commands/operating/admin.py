@@ -24,10 +24,8 @@ _Days = Annotated[float | None, typer.Option(min=0, metavar="DAYS")]
 
 
 def build_app() -> typer.Typer:
-    """Return the group of commands about a server's database."""
-    app = typer.Typer(
-        help="Back up, restore, check and prune the database (on the server's machine).", no_args_is_help=True
-    )
+    """Back up, restore, check and prune the database (on the server's machine)."""
+    app = typer.Typer(no_args_is_help=True)
     for name, command in (("backup", backup), ("restore", restore), ("check", check), ("prune", prune)):
         app.command(name)(_explained(command))
     return app

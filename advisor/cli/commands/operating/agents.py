@@ -16,11 +16,8 @@ from advisor.protocol.views import AgentState, AgentView, Drain
 
 
 def build_app() -> typer.Typer:
-    """Return the group of commands about agents."""
-    app = typer.Typer(
-        help="List agents; drain them, let them work again, remove them (administrators).",
-        no_args_is_help=True,
-    )
+    """List agents; drain them, let them work again, remove them (administrators)."""
+    app = typer.Typer(no_args_is_help=True)
     app.command("list")(list_agents)
     app.command("drain")(drain)
     app.command("resume")(resume)

@@ -17,8 +17,8 @@ from advisor.protocol.views import CreatedToken, NewToken, Role, TokenRotation, 
 
 
 def build_app() -> typer.Typer:
-    """Return the group of commands about tokens."""
-    app = typer.Typer(help="Create, list, exchange and revoke tokens (administrators).", no_args_is_help=True)
+    """Create, list, exchange and revoke tokens (administrators)."""
+    app = typer.Typer(no_args_is_help=True)
     app.command("create")(create)
     app.command("list")(list_tokens)
     app.command("rotate")(rotate)
