@@ -17,7 +17,6 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import JobPage, JobQuery, LogPage
 from advisor.services import jobs
-from advisor.services.answers.advice import get_advice
 from advisor.storage import Database, DatabaseRefused, UnitOfWork
 
 _PAGE = 500
@@ -68,6 +67,8 @@ class LocalBook:
 
     def advice(self, job_id: str) -> Advice:
         """Return the advice; an `ApiProblem` with code `advice_not_ready` while there is none."""
+        from advisor.services.answers.advice import get_advice  # it loads all formats of exports
+
         with self._reading() as work:
             return get_advice(work, job_id)
 

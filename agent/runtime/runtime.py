@@ -12,6 +12,7 @@ from . import current, hooks
 from .current import Args, Kwargs
 from .guard import FAILED, describe_failure
 from .levers.computation.compilation import hides_optimizer_steps
+from .levers.events import StepEvents
 from .levers.launched import replace_cap
 from .levers.reduction.reducer import is_joining
 from .link import beat
@@ -62,8 +63,8 @@ class Runtime:
         self.may_go_on, self.go_on = self.splitting.may_go_on, self.splitting.go_on
         self._active = environment.control is not None or environment.strategy is not None
         self._steering: Optional[Steering] = None
-        self.at_work: Optional[Steering] = None
-        """The steering where it works inside steps: `multiply_loss` and `may_clear` are asked only then."""
+        self.at_work: Optional[StepEvents] = None
+        """Who is told what happens inside a step, where anybody listens."""
         self._alone: Optional[AloneStrategy] = None
         """What a rank has in force by itself, where the strategy as a whole is not."""
         self._rests = False
@@ -342,7 +343,7 @@ class Runtime:
                     leave_exchange(self.process)  # the others need not wait for what this rank will not do
                 raise
         steering = self._steering
-        self.at_work = steering if steering is not None and steering.works_in_steps else None
+        self.at_work = steering.events if steering is not None and steering.works_in_steps else None
         self._may_capture = torch.cuda.is_initialized()
         is_done = steering is None or (steering.is_over and not self.models.has_unmet)
         self._rests = is_done and not self.process.is_watched

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
+from ..levers.events import StepListener
 from ..observe.clock import Clock
 from ..observe.recorder import StepMarks
 from ..private_torch import PYTHON_REDUCER
@@ -20,7 +21,7 @@ NORMS_STEPS = 8
 """A step says little of the gradient's noise: its squared norms are averaged over these."""
 
 
-class CalibrationSteps:
+class CalibrationSteps(StepListener):
     """One rank's part. What cannot be measured in this job stays empty."""
 
     def __init__(self, replicas: List[Any], replaces_reduction: bool, clock: Clock) -> None:
@@ -37,15 +38,16 @@ class CalibrationSteps:
         self._links: List[Dict[str, Any]] = []
         self.is_complete = False
 
-    def note_forward(self, ddp: Any) -> None:
+    def after_forward(self, ddp: Any) -> None:
         if self._now is not None:
             self._now.note_forward(ddp)
 
-    def begin_backward(self) -> None:
+    def before_backward(self) -> float:
         if self._now is not None:
             self._now.begin_backward()
+        return 1.0
 
-    def end_backward(self) -> None:
+    def after_backward(self) -> None:
         if self._now is not None:
             self._now.end_backward()
 

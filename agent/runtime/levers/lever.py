@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..observe.precision import ScriptPrecision
+from .events import StepListener
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,13 @@ class Evidence:
         self.consumed, self.no_effect = {}, {}
 
 
-class Lever(ABC):
+class Lever(StepListener, ABC):
     """Base of all levers. A strategy is always the baseline plus its overrides, so `switch({})` means the baseline.
 
     The arms of a race take turns hundreds of times: a switch must be cheap, and leave nothing behind.
 
-    A lever that works in every step answers `is_on` with True while it does, and gets the step's hooks; the others cost
-    nothing between two switches.
+    A lever that works in every step answers `is_on` with True while it does, and hears the step's events; the others
+    cost nothing between two switches.
     """
 
     knobs: Tuple[str, ...] = ()
@@ -93,7 +94,7 @@ class Lever(ABC):
     """Whether it works on DistributedDataParallel models."""
 
     is_on: bool = False
-    """Whether the strategy in force needs the hooks below in every step."""
+    """Whether the strategy in force needs the step's events."""
     replaces_reduction: bool = False
     """Whether DDP reduces nothing in most steps, so that its own record of communication means nothing."""
     averages_at_boundaries: bool = False
@@ -132,39 +133,8 @@ class Lever(ABC):
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         """Goes from whatever is in force to baseline + `values` (only this lever's knobs) on the live objects."""
 
-    def before_forward(self, ddp: Any) -> None:
-        """Before DDP prepares a training forward of this model, while `is_on`."""
-
-    def after_forward(self, ddp: Any) -> None:
-        """After that forward, while `is_on`."""
-
-    def drop_forward(self) -> None:
-        """In place of what follows, where that forward failed: what the script computes next is its own."""
-
-    def convert_output(self, output: Any) -> Any:
-        """What the script gets from that forward, while `is_on`."""
-        return output
-
-    def before_backward(self) -> float:
-        """Before the outermost backward pass, while `is_on`: what the loss counts in it."""
-        return 1.0
-
-    def after_backward(self) -> None:
-        """After that pass, while `is_on`."""
-
     def may_step(self, optimizer: Any) -> bool:
         """Whether an optimizer's step is made, while `is_on` and `decides_steps`."""
-        return True
-
-    def before_step(self) -> None:
-        """Before an optimizer's step outside a backward pass, while `is_on`."""
-
-    def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
-        """Whether a zero_grad() of an optimizer or a module is made, while `is_on`."""
-        return True
-
-    def may_clip(self) -> bool:
-        """Whether the script's clipping of gradients is made, while `is_on`."""
         return True
 
     def end_step(self, training: Training) -> None:

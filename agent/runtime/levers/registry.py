@@ -23,6 +23,7 @@ from .computation.optimizer_fusion import OptimizerFusion
 from .computation.run_ahead import RunAhead
 from .computation.sync_batch_norm import SyncBatchNormalization
 from .computation.threads import Threads
+from .events import StepEvents
 from .launched import observe_launched, prove_launched, refuse_launched
 from .lever import Evidence, Lever, RelaunchNeeded, Training
 from .micro_batches.micro_batches import MicroBatches
@@ -92,6 +93,7 @@ class Levers:
             self._own_knobs,
         ]
         self._on: List[Lever] = []
+        self.events = StepEvents()
         self._gate = StepGate(self.may_step)
         self._may_hold = self._held = False
         self._owner = {knob: lever for lever in self._all for knob in lever.knobs}
@@ -254,6 +256,7 @@ class Levers:
             self._in_force[lever] = values
             self._switched.append(lever)
         self._on = [lever for lever in self._all if lever.is_on]
+        self.events.listeners = [*self._on]
         # A step that takes its forward as a closure is under way when updates are held: the gate has to stand before.
         gated = self._may_hold or any(lever.decides_steps for lever in self._on)
         self._gate.guard(training.all_optimizers if gated else [])
@@ -262,7 +265,7 @@ class Levers:
         for lever in self._on:
             lever.end_segment(training)
             self._in_force.pop(lever, None)
-        self._on = []
+        self._on, self.events.listeners = [], []
 
     def describe_in_force(self) -> str:
         """What is in force, whatever was asked for: equal texts mean the same strategy."""
@@ -273,46 +276,8 @@ class Levers:
             found.append(lever.describe_in_force(own))
         return json.dumps(found, sort_keys=True, default=str)
 
-    def before_forward(self, ddp: Any) -> None:
-        for lever in self._on:
-            lever.before_forward(ddp)
-
-    def after_forward(self, ddp: Any) -> None:
-        for lever in self._on:
-            lever.after_forward(ddp)
-
-    def drop_forward(self) -> None:
-        for lever in self._on:
-            lever.drop_forward()
-
-    def convert_output(self, output: Any) -> Any:
-        for lever in self._on:
-            output = lever.convert_output(output)
-        return output
-
-    def before_backward(self) -> float:
-        """What the loss counts in this backward pass."""
-        factor = 1.0
-        for lever in self._on:
-            factor *= lever.before_backward()
-        return factor
-
-    def after_backward(self) -> None:
-        for lever in self._on:
-            lever.after_backward()
-
     def may_step(self, optimizer: Any) -> bool:
         return not self._held and all(lever.may_step(optimizer) for lever in self._on if lever.decides_steps)
-
-    def before_step(self) -> None:
-        for lever in self._on:
-            lever.before_step()
-
-    def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
-        return all(lever.may_clear(owner, args, kwargs) for lever in self._on)
-
-    def may_clip(self) -> bool:
-        return all(lever.may_clip() for lever in self._on)
 
     def end_step(self, training: Training) -> None:
         for lever in self._on:

@@ -94,11 +94,6 @@ class Race:
             return True
         return False
 
-    @property
-    def works_in_steps(self) -> bool:
-        """Whether forwards and backwards are looked at one by one."""
-        return self.calibration is not None
-
     def conclude_early(self) -> bool:
         """The script ended inside: whether what complete cycles hold is enough. On all ranks alike."""
         self._course.close()
@@ -295,11 +290,13 @@ class Race:
         self._switch_to(first)
         parts.enter(beat.CALIBRATING)
         self.calibration = CalibrationSteps(replicas, parts.levers.replaces_reduction, parts.clock)
+        parts.levers.events.listeners.insert(0, self.calibration)
         self.disturbed = True
         is_complete = False
         while not is_complete:
             step = yield
             is_complete = step is not None and self.calibration.end_step(step)
+        parts.levers.events.listeners.remove(self.calibration)
         sweep = LinkSweep(
             parts.exchange,
             parts.levers.reduction.communicators,

@@ -18,7 +18,6 @@ from ..races.order import parse_race
 from ..races.parts import RankParts
 from ..races.race import Race
 from ..races.snapshot import explain_no_snapshot
-from ..untraced import untraced
 from .production import COPIED, NOT_COPIED, Production
 from .steering import Steering
 
@@ -38,31 +37,6 @@ class Conversation(Steering):
         super().__init__(parts)
         self._race: Optional[Race] = None
         self._races_finished = 0
-
-    # Called by the runtime.
-
-    @property
-    def works_in_steps(self) -> bool:
-        return super().works_in_steps or (self._race is not None and self._race.works_in_steps)
-
-    @untraced
-    def end_forward(self, ddp: Any, output: Any) -> Any:
-        race = self._race
-        if race is not None and race.calibration is not None:
-            race.calibration.note_forward(ddp)
-        return super().end_forward(ddp, output)
-
-    def before_backward(self) -> float:
-        factor = super().before_backward()
-        if self._race is not None and self._race.calibration is not None:
-            self._race.calibration.begin_backward()
-        return factor
-
-    @untraced
-    def end_backward(self) -> None:
-        if self._race is not None and self._race.calibration is not None:
-            self._race.calibration.end_backward()
-        super().end_backward()
 
     def _begin(self) -> None:
         found = self._describe_script()

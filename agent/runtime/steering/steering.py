@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from ..facts import count_gradient_bytes, gather_baseline, gather_facts
 from ..levers.buckets.bucket_plan import observe_plan
@@ -17,10 +17,9 @@ from ..link import beat
 from ..link.rank_output import say_traceback
 from ..observe.host_reads import HostReads
 from ..observe.memory import read_share
-from ..observe.recorder import OWN, REDUCTION, StepMarks, multiply_loss
+from ..observe.recorder import OWN, REDUCTION, StepMarks
 from ..races.agreement import find_all_apart
 from ..races.parts import PEER_TIMEOUT_S, RankParts
-from ..untraced import untraced
 
 WATCHED_STEPS = 3
 """Whole steps watched before anything is switched, so that batch size, accumulation and a step's time are known."""
@@ -34,6 +33,7 @@ class Steering(ABC):
 
     def __init__(self, parts: RankParts) -> None:
         self._parts, self._process, self._levers = parts, parts.process, parts.levers
+        self.events = parts.levers.events
         self.successor: Optional[Steering] = None
         """Who decides from here on, once this one has come to its end."""
         self._watched: List[StepMarks] = []
@@ -46,55 +46,13 @@ class Steering(ABC):
 
     @property
     def works_in_steps(self) -> bool:
-        """Whether anything has to be done before the next boundary: only then the hooks below are called."""
-        return self._levers.work_in_steps
+        """Whether anything has to be done before the next boundary: only then are its events told."""
+        return bool(self.events.listeners)
 
     @property
     def is_over(self) -> bool:
         """Whether nothing will ever be done again, at boundaries or between them."""
         return False
-
-    @untraced
-    def begin_forward(self, ddp: Any) -> None:
-        self._levers.before_forward(ddp)
-
-    @untraced
-    def end_forward(self, ddp: Any, output: Any) -> Any:
-        self._levers.after_forward(ddp)
-        return self._levers.convert_output(output)
-
-    @untraced
-    def drop_forward(self) -> None:
-        """It failed."""
-        self._levers.drop_forward()
-
-    def before_backward(self) -> float:
-        """What the loss counts in this backward pass."""
-        return self._levers.before_backward()
-
-    @untraced
-    def multiply_loss(
-        self, roots: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]
-    ) -> Tuple[Any, Tuple[Any, ...], Dict[str, Any]]:
-        """The arguments of the outermost backward that now begins."""
-        factor = self.before_backward()
-        return (roots, args, kwargs) if factor == 1.0 else multiply_loss(roots, args, kwargs, factor)
-
-    @untraced
-    def end_backward(self) -> None:
-        self._levers.after_backward()
-
-    @untraced
-    def before_step(self) -> None:
-        self._levers.before_step()
-
-    @untraced
-    def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
-        return self._levers.may_clear(owner, args, kwargs)
-
-    def may_clip(self) -> bool:
-        """Whether the script's clipping of gradients is made; otherwise it only learns their norm."""
-        return self._levers.may_clip()
 
     def make_way(self, ddp: Any) -> bool:
         """The script registers a communication hook: whether one of ours stood in its place."""
