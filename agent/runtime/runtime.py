@@ -164,9 +164,8 @@ class Runtime:
 
     def multiply_loss(self, roots: Any, args: Args, kwargs: Kwargs) -> Tuple[Any, Args, Kwargs]:
         """The arguments of the outermost backward, with the loss multiplied where the strategy in force asks for it."""
-        return (
-            (roots, args, kwargs) if self.at_work is None else self.at_work.multiply_loss(roots, args, kwargs)
-        )
+        at_work = self.at_work
+        return (roots, args, kwargs) if at_work is None else at_work.multiply_loss(roots, args, kwargs)
 
     def finish_backward(self) -> None:
         """The outermost backward has come to its end."""
