@@ -1,9 +1,10 @@
 """Writes what the documentation takes from the code: `python docs/make_reference.py`.
 
 CONTRIBUTING.md carries the repository's layout between two markers; `docs/strategy.schema.json` is the JSON Schema of
-`strategy.json`; `reference_pages.py` has the pages of the command line, the job file and the REST API, `notebook.py`
-the client's guide as a notebook. Tests compare them with the code, so that none goes stale. `docs/code-map.md` lists
-every module with its first line; it is made for the site only and not committed.
+`strategy.json`; `reference_pages.py` has the pages of the command line, the job file and the REST API,
+`knob_reference.py` that of the knobs, `notebook.py` the client's guide as a notebook. Tests compare them with the code,
+so that none goes stale. `docs/code-map.md` lists every module with its first line; it is made for the site only and not
+committed.
 """
 
 import ast
@@ -81,9 +82,11 @@ def place_layout(page: str) -> str:
 if __name__ == "__main__":
     write_code_map()
     (ROOT / "docs" / "strategy.schema.json").write_text(describe_schema())
+    import knob_reference
     import notebook
     import reference_pages
 
+    (ROOT / "docs" / "knobs.md").write_text(knob_reference.describe_knobs())
     (ROOT / "docs" / "python-client.ipynb").write_text(notebook.make_notebook())
     for name, describe in reference_pages.PAGES.items():
         (ROOT / "docs" / name).write_text(describe())

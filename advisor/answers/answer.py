@@ -1,18 +1,16 @@
 """The answer as every screen tells it: result, what to be careful about, what to do, a step, what is left, cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from advisor.answers.own_words import OwnLine
-from advisor.answers.step import Step, tell_step
 from advisor.answers.wording import EFFECT_WORDS, spell_duration
-from advisor.protocol.answers.advice import Action, Advice, RungAdvice, Verdict, continue_command
+from advisor.exporters.own_lines import OwnLine
+from advisor.protocol.answers.advice import Action, Advice, Interval, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.moods import say_moods
-from advisor.protocol.answers.why import say_left, say_saving
+from advisor.protocol.answers.why import list_savings, say_left, say_saving, say_why, shorten
 from advisor.protocol.gains import (
     NOISY,
-    Quality,
     say_launch_noise,
     spell_bound,
     spell_fraction,
@@ -20,11 +18,35 @@ from advisor.protocol.gains import (
     spell_range,
 )
 from advisor.protocol.kinds import Effect
+from advisor.protocol.measured.results import NOTICEABLE_S
 
 _FLAGS_TOLD = 2
 _TOO_WIDE = 2.5
 """The ends of an interval this many times apart: more time would make it worth more."""
 _UNKNOWN_SAVING = -math.inf
+_PARTS_NAMED = 3
+"""Parts of a step that have a name of their own; the others are one."""
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What is told of a verdict whatever was measured."""
+
+    tone: str
+    """good, muted or caution."""
+    figure: str = ""
+    """What stands in the place of a gain."""
+    begins: str = ""
+    """How its headline begins, where that says no more than the figure."""
+    unpromised: str = "Nothing was measured often enough to promise a gain, so none is promised."
+    """What is said where no gain was measured."""
+
+
+_VERDICTS: Mapping[Verdict, _Verdict] = {
+    Verdict.CHANGE: _Verdict("good"),
+    Verdict.KEEP: _Verdict("muted", "Keep your settings", "Keep your settings: ", unpromised=""),
+    Verdict.UNDECIDED: _Verdict("caution", "Undecided", "Not decided: "),
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +67,8 @@ class Use:
     """What stands before other commands where they do not find the job by themselves."""
     page: str = ""
     """Where the job's page or its report is: an address or a file; empty where there is neither."""
+    written: str = ""
+    """The folder whose files were written; empty where none were."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +83,45 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One part of a step."""
+
+    name: str
+    before_s: float
+    after_s: float | None
+    """None where nothing is advised."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step as the script stands and, of a change, as advised, in seconds."""
+
+    before_s: float
+    after_s: float | None
+    parts: tuple[Part, ...]
+    """What moved most, or takes most, first; all other parts together last. They add up to the step."""
+    notes: tuple[str, ...]
+    """What the figures do not show."""
+
+
+@dataclass(frozen=True)
 class Answer:
     """An advice in the words that people read, in the order in which they need them."""
 
-    verdict: Verdict
+    tone: str
+    """good, muted or caution: how sure and how welcome it is."""
     first: str
     """What is worth more than any speed; empty for most scripts."""
     result: str
     """`at least 2.6x faster, most likely 3.6x`, or the headline of what is not a change."""
     certainty: str
     """`95 % CI 2.6x … 5.2x, 2 launches`; empty without an interval."""
+    card: tuple[str, str, str, str]
+    """The same in large letters: what leads, the figure, its interval, and a sentence."""
+    unpromised: str
+    """That no gain is promised, and why; empty where one is, or where it is known that there is none."""
+    why: tuple[str, ...]
+    """Where a step's time went, and what each change saves."""
     moods: str
     """The moods that the script as it stands has, what ends them, and the gain in each; empty where it has one."""
     careful: tuple[str, ...]
@@ -104,25 +157,25 @@ class Answer:
 
 def make_answer(advice: Advice, use: Use | None = None) -> Answer:
     """Return the answer of `advice`; `use` is how it is put in place."""
-    use = use or Use()
+    use, words = use or Use(), _VERDICTS[advice.verdict]
     is_change = advice.verdict is Verdict.CHANGE
-    result, certainty = _say_result(advice)
-    base, gain = advice.baseline_samples_per_s, advice.gain
-    rates = [("yours", base)]
-    if is_change:
-        rates.append(("advised", advice.strategy_samples_per_s))
-    is_known = is_change and gain is not None and gain.quality is Quality.KNOWN
+    # Of any other verdict the gain is that of a strategy which is not advised.
+    gain = advice.gain if is_change else None
+    result, certainty = _say_result(advice, gain)
+    base = advice.baseline_samples_per_s
     command, note, to_do = _say_what_to_do(advice, use)
-    how = f"{use.before}{use.program} advice {advice.job_id} -v"
     return Answer(
-        verdict=advice.verdict,
+        tone=words.tone,
         first=advice.first,
         result=result,
         certainty=certainty,
+        card=_fill_card(advice, words, gain),
+        unpromised="" if advice.gain else words.unpromised,
+        why=(say_why(advice), *list_savings(advice)) if is_change else (advice.diagnosis.sentence,),
         moods=say_moods(advice.moods),
-        careful=_list_careful(advice),
-        rates=tuple(rates),
-        rate_range=(base * gain.low, base * gain.high) if gain and is_known else None,
+        careful=_list_careful(advice, gain),
+        rates=(("yours", base), *([("advised", advice.strategy_samples_per_s)] if is_change else [])),
+        rate_range=(base * gain.low, base * gain.high) if gain and gain.is_known else None,
         rate_unit=advice.rate_unit,
         lines=_order_lines(advice, use.lines) if is_change else (),
         open_changes=len(advice.changes) - sum(len(line.knobs) for line in use.lines),
@@ -130,21 +183,20 @@ def make_answer(advice: Advice, use: Use | None = None) -> Answer:
         command_note=note,
         to_do=to_do,
         exactness=_say_exactness(advice) if is_change else "",
-        step=tell_step(advice),
+        step=_tell_step(advice, gain),
         bound=f"{advice.diagnosis.title}. {advice.diagnosis.sentence}",
         left=say_left(advice),
         cost=_say_cost(advice),
         offers=tuple(_tell_offer(rung) for rung in advice.list_offers()),
-        more=(how, use.page or "how we know"),
+        more=(f"{use.before}{use.program} advice {advice.job_id} -v", use.page or "how we know"),
     )
 
 
-def _say_result(advice: Advice) -> tuple[str, str]:
+def _say_result(advice: Advice, gain: Interval | None) -> tuple[str, str]:
     """The result, what is sure first, and what it rests on."""
-    gain = advice.gain
-    if advice.verdict is not Verdict.CHANGE or gain is None:
+    if gain is None:
         return f"{advice.headline[:1].lower()}{advice.headline[1:]}", ""
-    if gain.quality is not Quality.KNOWN:
+    if not gain.is_known:
         return f"{gain.describe()}: more minutes tell", gain.describe_basis()
     figures = (gain.ratio, gain.low, gain.high)
     bound = spell_bound(*figures)
@@ -154,7 +206,20 @@ def _say_result(advice: Advice) -> tuple[str, str]:
     return likely, f"95 % CI {spell_range(*figures)}, {launches}{doubt}"
 
 
-def _list_careful(advice: Advice) -> tuple[str, ...]:
+def _fill_card(advice: Advice, words: _Verdict, gain: Interval | None) -> tuple[str, str, str, str]:
+    first = f"{advice.first} " if advice.first else ""
+    if gain is None:
+        told = advice.headline.removeprefix(words.begins)
+        return "", words.figure, "", f"{first}{told[:1].upper()}{told[1:]}"
+    figures = (gain.ratio, gain.low, gain.high)
+    bound, likely = spell_bound(*figures), spell_likely(*figures)
+    figure = bound.removeprefix("at least ").removesuffix(" faster") or likely
+    told = f"most likely {likely}, 95 % interval {spell_range(*figures)}" if gain.is_known else ""
+    sentence = f"{first}more throughput, confirmed in {gain.describe_basis()}"
+    return "at least" if bound else "", figure, told, sentence
+
+
+def _list_careful(advice: Advice, gain: Interval | None) -> tuple[str, ...]:
     flags = dict.fromkeys(flag.sentence for flag in advice.diagnosis.flags)
     inexact = [
         f"{advice.catalogue.spell_name(name, advice.software)} {EFFECT_WORDS[effect]}."
@@ -163,16 +228,16 @@ def _list_careful(advice: Advice) -> tuple[str, ...]:
     ]
     if inexact:
         inexact.append("Compare the accuracy of one full training before you rely on it.")
-    told = (_say_noise(advice), *advice.watch, " ".join(inexact), *list(flags)[:_FLAGS_TOLD])
+    told = (_say_noise(advice, gain), *advice.watch, " ".join(inexact), *list(flags)[:_FLAGS_TOLD])
     return tuple(sentence for sentence in told if sentence)
 
 
-def _say_noise(advice: Advice) -> str:
+def _say_noise(advice: Advice, gain: Interval | None) -> str:
     """How far the baseline's launches were apart, where a gain of the size told could hide in that."""
     noise = advice.launch_noise
     if noise is None or noise < NOISY:
         return ""
-    if advice.verdict is Verdict.CHANGE and advice.gain is not None and math.log(advice.gain.low) > 2 * noise:
+    if gain is not None and math.log(gain.low) > 2 * noise:
         return ""
     return f"{say_launch_noise(noise)}: a quieter machine or more minutes show smaller gains."
 
@@ -200,11 +265,14 @@ def _say_what_to_do(advice: Advice, use: Use) -> tuple[str, str, str]:
     """The command to paste, what to know of it, and the sentence where there is none."""
     if advice.verdict is Verdict.CHANGE:
         return use.command, use.note, ""
+    held = ""
+    if use.written and advice.candidate and advice.verdict is Verdict.UNDECIDED:
+        held = f"{use.written} holds your settings, not {advice.candidate.describe()}: that is not proven"
     if advice.action is Action.CONTINUE:
         command = continue_command(advice.job_id, advice.continue_s, f"{use.program} {use.tune}")
         where = "on every node, as before; " if use.tune.startswith("tune --here") else ""
-        return command, f"{where}goes on where it stood", use.note
-    return "", "", f"{advice.what_to_do} {use.note}".strip()
+        return command, f"{where}goes on where it stood", held
+    return "", "", f"{advice.what_to_do} {held}".strip()
 
 
 def _say_exactness(advice: Advice) -> str:
@@ -228,3 +296,36 @@ def _tell_offer(rung: RungAdvice) -> tuple[str, str]:
     gain = rung.gain
     told = spell_likely(gain.ratio, gain.low, gain.high) if gain else ""
     return f"--allow {rung.effect}", f"measured {told}, but {EFFECT_WORDS[rung.effect]}"
+
+
+def _tell_step(advice: Advice, gain: Interval | None) -> Step | None:
+    """The account of a step; None where it was not measured."""
+    before, after = advice.phases_before, advice.phases_after
+    if before.total_s() <= 0:
+        return None
+    is_change = bool(advice.changes) and after.total_s() > 0
+    afters = dict(after.list_named()) if is_change else {}
+    parts = [
+        Part(shorten(name), was or 0.0, (afters[name] or 0.0) if is_change else None)
+        for name, was in before.list_named()
+    ]
+    parts.sort(key=lambda part: -abs(part.before_s - (part.after_s or 0.0)))
+    named = [
+        part for part in parts[:_PARTS_NAMED] if abs(part.before_s - (part.after_s or 0.0)) >= NOTICEABLE_S
+    ]
+    rest = [part for part in parts if part not in named]
+    named.append(
+        Part(
+            "other",
+            sum(part.before_s for part in rest),
+            sum(part.after_s or 0.0 for part in rest) if is_change else None,
+        )
+    )
+    notes = []
+    total = advice.total_ratio
+    if is_change and gain is not None and total is not None and not gain.low <= total <= gain.high:
+        notes.append("Slow steps are drawn in full; the result takes them for the machine's.")
+    told = (before, after) if is_change else (before,)
+    if any(phases.exposed_comm_s is None for phases in told):
+        notes.append("The network's share could not be measured; backward includes it.")
+    return Step(before.total_s(), after.total_s() if is_change else None, tuple(named), tuple(notes))

@@ -1,25 +1,24 @@
-"""report.html: the answer on one page that opens anywhere, without a network; with a history, what was measured."""
+"""The files of an answer, and the report: one page that opens anywhere; with a history, all that was measured."""
 
+from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from html import escape
 from importlib.resources import files as package_files
 from string import Template
 
 from advisor.answers.answer import Answer, Use, make_answer
-from advisor.answers.measured import (
-    draw_step,
-    list_ladder,
-    list_sentences,
-    tabulate_tried,
-)
-from advisor.answers.own_words import list_own_lines
-from advisor.exporters.comments import describe_gain, describe_value
-from advisor.exporters.exported import Exported
-from advisor.exporters.formats import FORMATS
+from advisor.exporters import FORMATS, Exported, ExportError, list_bundled
+from advisor.exporters.format import describe_gain
+from advisor.exporters.own_lines import list_own_lines
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.gains import End, Quality, spell_gain
-from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.gains import End, spell_gain
+from advisor.protocol.knobs.changes import spell_with_unit
+from advisor.protocol.measured.estimates import Estimate, estimate_blocks
+from advisor.protocol.measured.so_far import gain_of
+from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Trial
+from advisor.protocol.standing import SoFar
 
 KNOWN = {
     Provenance.MEASURED: "varied and timed as this very knob",
@@ -28,9 +27,36 @@ KNOWN = {
 }
 """What each provenance means."""
 _WIDTH, _HEIGHT, _MARGIN = 600, 70, 60
+_SCALE = 200.0
+_NUMBER = ' class="number"'
 
 
-def write_report(
+def export_report(advice: Advice, job: Job, history: JobHistory) -> str:
+    """Return the answer and everything that was measured as one HTML page that opens without a network."""
+    return _write_report(advice, job, _export_all(advice, job), history)
+
+
+def export_bundle(advice: Advice, job: Job) -> dict[str, bytes]:
+    """Return the files of the export by name, for each default target, and a report for people.
+
+    It holds what the training loads: `export` writes every other format when asked. Where nothing is advised no file
+    would change anything, so that there are `strategy.json` and the report alone.
+    """
+    files = _export_all(advice, job)
+    report = _write_report(advice, job, files)
+    return {file.filename: file.data for file in files} | {"report.html": report.encode()}
+
+
+def _export_all(advice: Advice, job: Job) -> list[Exported]:
+    files = []
+    for info in list_bundled(job):
+        with suppress(ExportError):  # no parameter servers in what was advised
+            files.append(info.export(advice, job))
+    carried = set(advice.changes)
+    return [file for file in files if file.format == "json" or carried & set(file.provenance)]
+
+
+def _write_report(
     advice: Advice,
     job: Job,
     files: Iterable[Exported],
@@ -62,11 +88,11 @@ def write_report(
         interval=_draw_interval(advice.gain) if advice.gain and advice.changes else "",
         changes=_tabulate_changes(advice),
         diagnosis=escape(advice.diagnosis.sentence),
-        step=draw_step(advice),
-        ladder=list_ladder(advice),
-        left=list_sentences("Left as you have it", filter(None, (answer.left,))),
-        tried=tabulate_tried(job, history) if history is not None else "",
-        next_steps=list_sentences("What to do next", advice.next_steps),
+        step=_draw_step(advice),
+        ladder=_list_ladder(advice),
+        left=_list_sentences("Left as you have it", filter(None, (answer.left,))),
+        tried=_tabulate_tried(job, history) if history is not None else "",
+        next_steps=_list_sentences("What to do next", advice.next_steps),
         files=_list_files(files),
         facts="".join(
             f'<tr><th>{name}</th><td class="text">{escape(text)}</td></tr>'
@@ -99,7 +125,7 @@ def _list_lines(answer: Answer) -> str:
 
 def _draw_interval(gain: Interval) -> str:
     """Return the confidence interval on a line that begins at no gain; empty where its far end says nothing."""
-    if gain.quality is not Quality.KNOWN:
+    if not gain.is_known:
         return ""
     left, right = min(1.0, gain.low), max(gain.high, 1.0)
     scale = (_WIDTH - 2 * _MARGIN) / (right - left or 1.0)
@@ -130,8 +156,8 @@ def _tabulate_changes(advice: Advice) -> str:
         return "<p>Nothing changes: these files are the baseline as it was measured.</p>"
     reasons = {reason.knob: reason.sentence for reason in advice.reasons}
     rows = "".join(
-        f"<tr><td>{_call(knob, advice)}</td><td>{escape(describe_value(advice.baseline[knob]))}</td>"
-        f'<td><strong>{escape(describe_value(value))}</strong></td><td class="text">{escape(reasons.get(knob, ""))}'
+        f"<tr><td>{_call(knob, advice)}</td><td>{escape(spell_with_unit(advice.baseline[knob]))}</td>"
+        f'<td><strong>{escape(spell_with_unit(value))}</strong></td><td class="text">{escape(reasons.get(knob, ""))}'
         f'<br><span class="quiet">{KNOWN[advice.provenance.get(knob, Provenance.CARRIED)]}</span></td></tr>'
         for knob, value in advice.changes.items()
     )
@@ -150,3 +176,106 @@ def _list_files(files: Iterable[Exported]) -> str:
             f'<td class="text">{escape(FORMATS[file.format].meaning)}{notes}</td></tr>'
         )
     return f'<div class="wide"><table>{"".join(rows)}</table></div>'
+
+
+def _draw_step(advice: Advice) -> str:
+    """Return the phases of one step before and after as a table with bars; empty where they were not measured."""
+    before, after = advice.phases_before, advice.phases_after
+    if before.total_s() <= 0:
+        return ""
+    changed = bool(advice.changes) and after.total_s() > 0
+    befores, afters = before.list_shown(after), after.list_shown(before)
+    rows, longest = [], max(seconds or 0.0 for _, seconds in [*befores, *afters])
+    for (name, was), (_, now) in zip(befores, afters, strict=True):
+        rows.append(_row_of_step(name, was, now, changed, longest))
+    rows.append(_row_of_step("one step", before.total_s(), after.total_s(), changed, 0.0))
+    heads = ["of each step", "your script", *(["advised"] if changed else []), ""]
+    head = "".join(f"<th{_NUMBER if index in (1, 2) else ''}>{text}</th>" for index, text in enumerate(heads))
+    return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _row_of_step(name: str, was: float | None, now: float | None, changed: bool, longest: float) -> str:
+    bars = [("was", was), *([("now", now)] if changed else [])]
+    drawn = "".join(
+        f'<rect class="{kind}" x="0" y="{index * 9}" height="7" width="{(seconds or 0.0) / longest * _SCALE:.0f}"/>'
+        for index, (kind, seconds) in enumerate(bars)
+        if longest > 0
+    )
+    figures = "".join(f"<td{_NUMBER}>{_ms(seconds)}</td>" for _, seconds in bars)
+    chart = f'<svg viewBox="0 0 {_SCALE:.0f} 18" aria-hidden="true">{drawn}</svg>' if drawn else ""
+    return f"<tr><td>{name}</td>{figures}<td>{chart}</td></tr>"
+
+
+def _list_ladder(advice: Advice) -> str:
+    """Return what the rungs beside the verdict measured."""
+    told = []
+    for rung in advice.list_rungs():
+        told.append(f"--allow {rung.effect}: {rung.sentence} {rung.caveat}".rstrip())
+    return _list_sentences("What more would cost", told)
+
+
+def _list_sentences(title: str, sentences: Iterable[str]) -> str:
+    """Return a titled list; empty without sentences."""
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f"<h2>{escape(title)}</h2><ul>{items}</ul>" if items else ""
+
+
+def _tabulate_tried(job: Job, history: JobHistory) -> str:
+    """Return every strategy that was measured, in its order, with its throughput and how it ended."""
+    blocks: defaultdict[int, list[Block]] = defaultdict(list)
+    for block in history.done_blocks():
+        blocks[block.trial_number].append(block)
+    trials = sorted(history.trials, key=lambda trial: trial.number)
+    found = {trial.number: estimate_blocks(blocks[trial.number]) for trial in trials}
+    measured = [estimate for estimate in found.values() if estimate is not None]
+    if not trials:
+        return ""
+    most = max((each.samples_per_s + each.half_width for each in measured), default=1.0)
+    rows = "".join(
+        _row_of_trial(
+            trial, found[trial.number], gain_of(trial, blocks[trial.number], lambda: found.get(0)), most
+        )
+        for trial in trials
+    )
+    head = (
+        f"<tr><th{_NUMBER}>trial</th><th{_NUMBER}>{job.rate_unit}</th><th>95 % interval</th><th{_NUMBER}>gain</th>"
+        "<th>strategy</th><th>how it ended</th></tr>"
+    )
+    note = (
+        "Rates are over all blocks of a trial, at whatever time they were measured; gains are from its races against "
+        "your script. The search's best look better than they are: only the gain above is confirmed."
+    )
+    return (
+        f'<h2>What was tried ({len(trials)} trials of job {escape(job.id)})</h2><p class="quiet">{note}</p>'
+        f'<div class="wide"><table>{head}{rows}</table></div>'
+    )
+
+
+def _row_of_trial(trial: Trial, found: Estimate | None, gained: SoFar | None, most: float) -> str:
+    changes = trial.changes.describe() if trial.changes else "your script as it stands"
+    ended = ""
+    if trial.outcome is not None and trial.outcome is not Outcome.FINISHED:
+        ended = ": ".join(part for part in (trial.outcome.words, trial.outcome_reason) if part)
+    rate = gain = chart = ""
+    if found is not None:
+        rate = f"{found.samples_per_s:.4g} ± {found.half_width:.2g}"
+        gain = gained.likely if gained is not None and trial.changes else ""
+        low, likely, high = (
+            max(0.0, value) / most * _SCALE
+            for value in (found.samples_per_s - found.half_width, found.samples_per_s,
+                          found.samples_per_s + found.half_width)
+        )  # fmt: skip
+        kind = "now" if trial.changes else "was"
+        chart = (
+            f'<svg viewBox="0 0 {_SCALE:.0f} 18" aria-hidden="true"><g class="{kind}">'
+            f'<line x1="{low:.1f}" x2="{high:.1f}" y1="9" y2="9" stroke="var(--fill)" stroke-width="3"/>'
+            f'<circle class="p" cx="{likely:.1f}" cy="9" r="4"/></g></svg>'
+        )
+    return (
+        f"<tr><td{_NUMBER}>{trial.number}</td><td{_NUMBER}>{rate}</td><td>{chart}</td><td{_NUMBER}>{gain}</td>"
+        f"<td class='text'>{escape(changes)}</td><td class='text'>{escape(ended)}</td></tr>"
+    )
+
+
+def _ms(seconds: float | None) -> str:
+    return "not measured" if seconds is None else f"{seconds * 1e3:.1f} ms"

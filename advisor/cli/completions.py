@@ -25,7 +25,10 @@ def complete_format(incomplete: str) -> list[tuple[str, str]]:
     """Return the formats of `advisor export` whose names begin so."""
     from advisor.exporters.formats import BUNDLE, FORMATS
 
-    told = {BUNDLE: "every format and a summary", **{name: made.meaning for name, made in FORMATS.items()}}
+    told = {
+        BUNDLE: "what this training loads, and a report",
+        **{name: made.meaning for name, made in FORMATS.items()},
+    }
     return [(name, title) for name, title in told.items() if name.startswith(incomplete)]
 
 

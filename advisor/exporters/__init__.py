@@ -1,6 +1,6 @@
-"""Writes an advised strategy in the formats that other tools load unchanged: pure functions, one file per format."""
+"""Writes an advised strategy in the formats that other tools load unchanged: pure functions, one object per format."""
 
-from advisor.exporters.exported import Exported, ExportError, FormatInfo
+from advisor.exporters.format import Exported, ExportError, FormatInfo
 from advisor.exporters.formats import (
     FORMATS,
     choose_format,

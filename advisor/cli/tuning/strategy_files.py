@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from advisor.answers.bundle import export_bundle
+from advisor.answers.report import export_bundle
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.exporters import FORMATS
 from advisor.protocol.answers.advice import Advice

@@ -10,13 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from advisor.answers.bundle import export_bundle, export_report
+from advisor.answers.report import export_bundle, export_report
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.gains import Quality
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.trials import Block, JobHistory
 
@@ -121,7 +120,7 @@ def collect_results(advice: Advice, job: Job, history: JobHistory) -> Results:
         "wall_s": advice.cost.wall_s,
         "trials": float(advice.cost.trials),
     }
-    if gain is not None and gain.quality is Quality.KNOWN:
+    if gain is not None and gain.is_known:
         figures |= {"gain": gain.ratio, "gain_low": gain.low, "gain_high": gain.high}
     blocks: defaultdict[int, list[Block]] = defaultdict(list)
     for block in history.done_blocks():

@@ -7,33 +7,25 @@ import sys
 from pathlib import Path
 
 from advisor.answers.answer import Use
-from advisor.answers.own_words import list_own_lines
-from advisor.exporters import ExportError, export
-from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.exporters import ExportError
+from advisor.exporters.formats import choose_start
+from advisor.exporters.own_lines import list_own_lines
+from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.training.workload import WorkloadKind
-
-_FORMATS = {
-    WorkloadKind.PYTORCH: "torchrun",
-    WorkloadKind.COMMAND: "command",
-    WorkloadKind.PADDLE: "paddle",
-}
 
 
 def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) -> Use:
     """Return how to train with the strategy from the files in `directory`, and what these cannot carry.
 
     Where they are not written yet the command that writes them comes first. Where nothing is to change there is no
-    command, but what written files hold, if a user could expect the best strategy in them.
+    command.
     """
     program = find_program()
     if not advice.changes:
-        if not is_written or not advice.candidate or advice.verdict is Verdict.KEEP:
-            return Use(program=program)
-        held = f"{directory} holds your settings, not {advice.candidate.describe()}: that is not proven"
-        return Use(program=program, note=held)
+        return Use(program=program, written=str(directory) if is_written else "")
     try:
-        file = export(advice, job, _FORMATS[job.spec.workload.kind])
+        file = choose_start(job).export(advice, job)
     except ExportError as error:
         return Use(note=str(error), program=program)
     path = shlex.quote(str(directory / file.filename))

@@ -20,11 +20,11 @@ from advisor.answers.wording import (
     spell_rate,
     spell_value,
 )
-from advisor.cli.views.first_screen import render_first_screen
-from advisor.cli.views.step_view import LEGEND_CHANGE, render_phases
-from advisor.protocol.answers.advice import Advice, RungAdvice, Verdict, name_bound
+from advisor.cli.views.first_screen import TONES, render_first_screen
+from advisor.protocol.answers.advice import Advice, RungAdvice, name_bound
 from advisor.protocol.answers.why import say_unmeasured
 from advisor.protocol.gains import spell_share
+from advisor.protocol.measured.results import NOTICEABLE_S, Phases
 from advisor.protocol.training.workload import SAMPLES_PER_S
 
 _FEW = 3
@@ -35,6 +35,7 @@ _REASONS = 4
 """Reasons for which settings were not searched that are told; the last line counts the others."""
 _LONGEST = 110
 """Characters of a sentence under `--verbose`; `--json` and the page have all of it."""
+_BAR_COLUMNS = 24
 
 
 def render_advice(
@@ -94,7 +95,7 @@ def _render_grounds(advice: Advice, answer: Answer, job_name: str, files: Sequen
 
 def _verdict(advice: Advice, answer: Answer, job_name: str) -> RenderableType:
     lines = [Text(advice.first, style="bold red")] if advice.first else []
-    lines.append(Text(advice.headline, style="bold green" if advice.verdict is Verdict.CHANGE else "bold"))
+    lines.append(Text(advice.headline, style=TONES[answer.tone]))
     lines += [Text(told) for told in (answer.moods, *answer.careful) if told]
     each = [f"Your settings: {spell_rate(advice.baseline_samples_per_s)} {advice.rate_unit}."]
     if advice.launches:
@@ -106,8 +107,8 @@ def _verdict(advice: Advice, answer: Answer, job_name: str) -> RenderableType:
     if advice.rate_unit != SAMPLES_PER_S:
         each.append("Nothing tells how many samples a step has (--samples-per-step does): steps are counted.")
     lines.append(Text(" ".join(each)))
-    if advice.gain is None and advice.verdict is not Verdict.KEEP:
-        lines.append(Text("Nothing was measured often enough to promise a gain, so none is promised."))
+    if answer.unpromised:
+        lines.append(Text(answer.unpromised))
     software = ", ".join(f"{name} {version}" for name, version in advice.software.items() if version)
     lines.append(Text(" · ".join(filter(None, (job_name, advice.cluster, software))), style="dim"))
     return Padding(Group(*lines), (1, 0, 0, 0))
@@ -135,7 +136,7 @@ def _changes(advice: Advice) -> RenderableType:
 
 
 def _phases(advice: Advice) -> RenderableType:
-    after = advice.phases_after if advice.verdict is Verdict.CHANGE else None
+    after = advice.phases_after if advice.changes else None
     diagnosis = advice.diagnosis
     parts: list[RenderableType] = [Text.assemble((f"{diagnosis.title}: ", "bold"), _cut(diagnosis.sentence))]
     if diagnosis.scaling_before is not None:
@@ -145,14 +146,62 @@ def _phases(advice: Advice) -> RenderableType:
             told += f" before, {spell_share(diagnosis.scaling_after)} after"
         parts.append(Text(f"{told}."))
     if advice.phases_before.total_s() > 0:
-        parts.append(render_phases(advice.phases_before, after))
+        parts.append(_tabulate_phases(advice.phases_before, after))
         if after:
-            parts.append(Text(LEGEND_CHANGE, style="dim"))
+            parts.append(Text("█ still there   ░ saved   ▒ added", style="dim"))
     for finding in [one for one in diagnosis.findings if one.evidence != diagnosis.sentence][:_MOST]:
         bounds = ", which it bounds" if finding.holds else ""
         share = f"{name_bound(finding.bound)}, {spell_share(finding.share)} of the step{bounds}"
         parts.append(_bullet(f"{share}: {finding.evidence}"))
     return Group(*parts)
+
+
+def _tabulate_phases(before: Phases, after: Phases | None) -> Table:
+    """The table of a step's phases; with `after`, what each gained or lost."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    table.add_column("of each step", no_wrap=True)
+    table.add_column("before" if after else "time", justify="right", no_wrap=True)
+    if after:
+        table.add_column("after", justify="right", no_wrap=True)
+        table.add_column("change", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    befores = before.list_shown(after or before)
+    afters = after.list_shown(before) if after else befores
+    longest = max([0.0, *(seconds or 0.0 for _, seconds in befores + afters)])
+    for (name, was), (_, now) in zip(befores, afters, strict=True):
+        cells = [name, _milliseconds(was)]
+        if after:
+            cells += [_milliseconds(now), _difference(was, now)]
+        table.add_row(*cells, _bar(was or 0.0, now or 0.0, longest))
+    table.add_section()
+    total: list[RenderableType] = [Text("one step", style="bold"), _milliseconds(before.total_s())]
+    if after:
+        total += [_milliseconds(after.total_s()), _difference(before.total_s(), after.total_s())]
+    table.add_row(*total, "")
+    return table
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "not measured" if seconds is None else f"{seconds * 1000:.1f} ms"
+
+
+def _difference(was: float | None, now: float | None) -> str:
+    if was is None or now is None:
+        return ""
+    if abs(now - was) < NOTICEABLE_S:
+        return "0.0"
+    return f"{(now - was) * 1000:+.1f}".replace("-", "−")
+
+
+def _bar(was: float, now: float, longest: float) -> Text:
+    """`█` what is there before and after, `░` what went away, `▒` what came."""
+    if longest <= 0:
+        return Text("")
+    first, last = (round(seconds / longest * _BAR_COLUMNS) for seconds in (was, now))
+    both = min(first, last)
+    return Text.assemble(
+        ("█" * both, "cyan"), ("░" * (first - both), "green"), ("▒" * (last - both), "yellow")
+    )
 
 
 def _rung(rung: RungAdvice) -> RenderableType:

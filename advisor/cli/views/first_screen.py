@@ -9,10 +9,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from advisor.answers.answer import Answer
-from advisor.answers.step import Step, spell_ms
+from advisor.answers.answer import Answer, Step
 from advisor.answers.wording import spell_rate
-from advisor.protocol.answers.advice import Verdict
+from advisor.protocol.answers.why import spell_ms
 
 _LABEL_COLUMNS = 7
 _COLUMNS = 80
@@ -22,12 +21,13 @@ _CAREFUL_TOLD = 2
 _BAR_COLUMNS = 48
 _GLYPHS = "█▓▒░"
 _COLOURS = ("magenta", "cyan", "blue", "default")
+TONES = {"good": "bold green", "caution": "bold yellow", "muted": "bold"}
+"""How the result of each tone is printed."""
 
 
 def render_first_screen(answer: Answer) -> RenderableType:
     """Return the answer, with blank lines between its parts where it is short enough for them."""
-    style = {Verdict.CHANGE: "bold green", Verdict.UNDECIDED: "bold yellow"}.get(answer.verdict, "bold")
-    result = Text(answer.result, style=style)
+    result = Text(answer.result, style=TONES[answer.tone])
     if answer.certainty:
         is_long = _LABEL_COLUMNS + 1 + len(answer.result) + 2 + len(answer.certainty) + 2 > _COLUMNS
         result.append(f"{chr(10) if is_long else '  '}({answer.certainty})", style="default not bold")
@@ -75,23 +75,16 @@ def _draw_rates(answer: Answer) -> list[RenderableType]:
 
 def _list_what_to_do(answer: Answer) -> list[RenderableType]:
     rows: list[RenderableType] = []
-    if answer.verdict is Verdict.CHANGE:
-        for line in answer.lines[:_LINES_TOLD]:
-            note = ", ".join(filter(None, (line.where, line.saving)))
-            rows.append(_Pasted("DO" if not rows else "", line.text, note))
-        label = "   or" if rows else "DO"
-        left = answer.open_changes if rows else 0
-        more = sum(1 for _ in answer.lines[_LINES_TOLD:])
-        if left or more:
-            label = "   all" if rows else label
-        if answer.command or answer.command_note:
-            rows.append(_Pasted(label, answer.command, answer.command_note))
-        if answer.exactness:
-            rows.append(_row("", Text(answer.exactness, style="dim")))
-    elif answer.command:
-        rows.append(_Pasted("TO DO", answer.command, answer.command_note))
+    for line in answer.lines[:_LINES_TOLD]:
+        note = ", ".join(filter(None, (line.where, line.saving)))
+        rows.append(_Pasted("DO" if not rows else "", line.text, note))
+    if answer.command or answer.command_note:
+        other = "   all" if answer.open_changes or len(answer.lines) > _LINES_TOLD else "   or"
+        rows.append(_Pasted(other if rows else "DO", answer.command, answer.command_note))
+    if answer.exactness:
+        rows.append(_row("", Text(answer.exactness, style="dim")))
     if answer.to_do:
-        rows.append(_row("TO DO" if not answer.command else "", Text(answer.to_do)))
+        rows.append(_row("" if rows else "DO", Text(answer.to_do)))
     return rows
 
 

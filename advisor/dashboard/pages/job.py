@@ -10,7 +10,7 @@ from starlette.responses import Response
 from advisor.dashboard.authenticator.access import Authenticator, SignedIn
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.job.exports import pack_files, view_difference
+from advisor.dashboard.views.job.advice import pack_files, view_difference
 from advisor.dashboard.views.job.forecasts import Cluster
 from advisor.dashboard.views.job.page import list_actions, view_overview
 from advisor.dashboard.views.job.story import list_facts, list_failures, list_idle
@@ -23,6 +23,7 @@ from advisor.dashboard.views.trials.page import view_repeat, view_trial_page
 from advisor.dashboard.views.trials.table import COLUMNS, STATES, TrialQuery, view_trial_table, write_csv
 from advisor.errors import NoForecast, NotFound
 from advisor.exporters import choose_format, list_at_work
+from advisor.exporters.format import say_held
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.kinds import Effect
@@ -249,6 +250,7 @@ def build_view_routes(source: Source, authenticator: Authenticator, renderer: Re
             "chosen": chosen,
             "target": target if target in chosen.targets else (chosen.targets[0] if chosen.targets else ""),
             "exported": exported,
+            "held": say_held(advice, exported.filename) if advice and exported else "",
             "difference": view_difference(advice, exported) if advice and exported else (),
         }
         return show(request, opened, "export", "export.html", context)

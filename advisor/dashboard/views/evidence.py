@@ -6,7 +6,7 @@ from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip
 from advisor.protocol.answers.advice import Finding, Interval
 from advisor.protocol.base import Value
-from advisor.protocol.gains import Quality, spell_likely, spell_range
+from advisor.protocol.gains import spell_likely, spell_range
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.telemetry import DeviceTelemetry, Spread
 
@@ -31,7 +31,7 @@ def likely(gain: Interval) -> str:
 
 def interval(gain: Interval) -> str:
     """Return what a gain lies between: `+13.9 … +18.2 %`; empty where that says nothing."""
-    return spell_range(gain.ratio, gain.low, gain.high) if gain.quality is Quality.KNOWN else ""
+    return spell_range(gain.ratio, gain.low, gain.high) if gain.is_known else ""
 
 
 def judge_finding(finding: Finding) -> Chip:

@@ -78,6 +78,11 @@ class Interval(Message):
         """How much of it may be told: `known`, `bounded` (only its end next to no gain), `unknown` (nothing)."""
         return judge_quality(self.low, self.high)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether its likeliest value and both of its ends may be told."""
+        return self.quality is Quality.KNOWN
+
     def describe(self) -> str:
         """`at least +1.1 %, most likely +3.5 % (95 % CI +1.1 … +6.0 %)`: what is sure comes first.
 
@@ -363,7 +368,7 @@ class Advice(Message):
 
     def list_rungs(self) -> tuple[RungAdvice, ...]:
         """Return the ladder without the rungs that were raced above the allowed one and are not worth an offer."""
-        answer = self.gain if self.verdict is Verdict.CHANGE else None
+        answer = self.gain if self.changes else None
         return tuple(
             rung
             for rung in self.ladder

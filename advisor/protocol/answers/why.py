@@ -2,13 +2,16 @@
 
 import math
 
-from advisor.protocol.answers.advice import Advice, KnobReason, Verdict
+from advisor.protocol.answers.advice import Advice, KnobReason
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import spell_with_unit
 from advisor.protocol.measured.results import NOTICEABLE_S, Phases
 
 _PHASES_SHOWN = 4
-_SHORT_PHASES = {"data wait": "data", "exposed communication": "network", "broadcast of buffers": "buffers"}
+_SHORT_PHASES = {
+    "data wait": "data", "exposed communication": "network", "broadcast of buffers": "buffers",
+    "waiting for other ranks": "waiting",
+}  # fmt: skip
 _WORTH_TELLING = 0.05
 """Phases that make up less of what changed are left out."""
 
@@ -19,23 +22,25 @@ def say_why(advice: Advice) -> str:
     if before.total_s() <= 0:
         return advice.diagnosis.sentence
     befores = [(name, seconds or 0.0) for name, seconds in before.list_named()]
-    if advice.verdict is Verdict.CHANGE and advice.phases_after.total_s() > 0:
+    if advice.changes and advice.phases_after.total_s() > 0:
         afters = dict(advice.phases_after.list_named())
         moved = [(name, was, afters[name] or 0.0) for name, was in befores]
         moved.sort(key=lambda row: -abs(row[2] - row[1]))
         least = max(NOTICEABLE_S, _WORTH_TELLING * sum(abs(now - was) for _, was, now in moved))
         moved = [row for row in moved if abs(row[2] - row[1]) >= least]
-        parts = [f"{_shorten(name)} {_ms(was)} → {_ms(now)}" for name, was, now in moved[:_PHASES_SHOWN]]
-        total = f"one step {_ms(before.total_s())} → {_ms(advice.phases_after.total_s())} ms"
+        parts = [
+            f"{shorten(name)} {spell_ms(was)} → {spell_ms(now)}" for name, was, now in moved[:_PHASES_SHOWN]
+        ]
+        total = f"one step {spell_ms(before.total_s())} → {spell_ms(advice.phases_after.total_s())} ms"
         total += _say_stalls(advice)
         unknown = _say_unknown_network(before, advice.phases_after)
         return f"{total}:  {' · '.join(parts)}{unknown}" if parts else total
     largest = sorted(befores, key=lambda row: -row[1])[:_PHASES_SHOWN]
-    parts = [f"{_shorten(name)} {_ms(seconds)}" for name, seconds in largest if seconds >= NOTICEABLE_S]
+    parts = [f"{shorten(name)} {spell_ms(seconds)}" for name, seconds in largest if seconds >= NOTICEABLE_S]
     title = advice.diagnosis.title
     limited = f" ({title[0].lower()}{title[1:]})" if advice.diagnosis.bound != "unmeasured" else ""
     unknown = _say_unknown_network(before)
-    return f"one step {_ms(before.total_s())} ms:  {' · '.join(parts)}{limited}{unknown}"
+    return f"one step {spell_ms(before.total_s())} ms:  {' · '.join(parts)}{limited}{unknown}"
 
 
 def _say_unknown_network(*told: Phases) -> str:
@@ -57,8 +62,8 @@ def say_saving(reason: KnobReason | None) -> str:
     if reason is None or reason.effect is None:
         return ""
     effect = reason.effect
-    ends = f"{_ms(effect.low_s)} … {_ms(effect.high_s)}"
-    return f"{_ms(effect.saved_s)} ms ({ends})".replace("-", "−")
+    ends = f"{spell_ms(effect.low_s)} … {spell_ms(effect.high_s)}"
+    return f"{spell_ms(effect.saved_s)} ms ({ends})".replace("-", "−")
 
 
 def list_savings(advice: Advice) -> list[str]:
@@ -109,14 +114,15 @@ def say_rest(advice: Advice) -> str:
     if abs(rest_s) <= max(open_s, _WORTH_TELLING * lost_s):
         return ""
     together = "more" if rest_s > 0.0 else "less, because they save some of the same time"
-    return f"Together they save {_ms(abs(rest_s))} ms {together}."
+    return f"Together they save {spell_ms(abs(rest_s))} ms {together}."
 
 
-def _shorten(name: str) -> str:
-    return _SHORT_PHASES.get(name, name)
+def shorten(phase: str) -> str:
+    """Return the name of a phase in one word, where there is one."""
+    return _SHORT_PHASES.get(phase, phase)
 
 
-def _ms(seconds: float) -> str:
-    """Milliseconds with as many digits as they mean: `28`, `1.4`."""
+def spell_ms(seconds: float) -> str:
+    """Milliseconds with as many digits as they mean: `28.1`, `140`."""
     milliseconds = seconds * 1e3
     return f"{milliseconds:.0f}" if abs(milliseconds) >= 100 else f"{milliseconds:.1f}"

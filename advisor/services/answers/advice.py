@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from advisor.answers.bundle import export_bundle, export_report
+from advisor.answers.report import export_bundle, export_report
 from advisor.errors import AdviceNotReady, InvalidRequest, NoForecast, UnknownFormat
 from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export
 from advisor.protocol.answers.advice import Advice, ParetoPoint

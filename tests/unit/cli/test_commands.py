@@ -205,6 +205,20 @@ def test_export_of_one_format_goes_to_stdout_or_where_it_is_wanted(
     assert (tmp_path / "mine.json").read_text() == (tmp_path / "there" / "strategy-json").read_text() == "{}"
 
 
+def test_export_of_an_undecided_job_says_that_the_file_holds_the_settings_as_they_are(
+    server: FakeServer, run: Run
+) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    server.advice = undecided()
+    told = run("export", "aaa1", "-f", "json", "-o", "mine.json")
+    assert told.stdout == "mine.json\n"
+    held = "Verdict: undecided. mine.json is the baseline: it sets nothing that the script does not do."
+    assert held in words_of(told.stderr)
+    assert undecided().what_to_do in words_of(told.stderr)
+    server.advice = a_change()
+    assert run("export", "aaa1", "-f", "json", "-o", "mine.json").stderr == ""
+
+
 @pytest.mark.parametrize("name", ["paddle-transpiler", "nccl"])
 def test_a_file_that_would_carry_no_change_is_not_written(
     server: FakeServer, run: Run, tmp_path: Path, name: str
@@ -475,7 +489,7 @@ def test_continue_gives_an_ended_job_more_and_shows_its_answer(server: FakeServe
     assert result.exit_code == 0, result.stderr
     assert server.continued == {"bbb2": Continuation(more_seconds=120, more_trials=6)}
     assert "Continuing job bbb2 (train) with 2 min more: what it has measured is kept." in result.stderr
-    assert "TO DO   advisor tune --continue job-1 --minutes 10" in result.stdout
+    assert "DO      advisor tune --continue job-1 --minutes 10" in result.stdout
     assert not server.submitted
 
 

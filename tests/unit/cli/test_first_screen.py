@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from advisor.answers.answer import Use, make_answer
-from advisor.answers.own_words import OwnLine
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import format_advice
 from advisor.cli.views.first_screen import render_first_screen
+from advisor.exporters.own_lines import OwnLine
 from advisor.protocol.answers.advice import Action, Advice, Interval
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
@@ -46,7 +46,7 @@ def test_answer_fits_one_screen(make: Callable[[], Advice], width: int) -> None:
 def test_job_of_nodes_goes_on_by_the_command_that_put_it_there() -> None:
     on_ray = Use(tune="ray tune --nodes=2 --state kept", before="ADVISOR_DATA_DIR=kept ")
     command = "advisor ray tune --nodes=2 --state kept --continue job-1 --minutes 10"
-    assert f"TO DO {command}" in words_of(undecided(), on_ray)
+    assert f"DO {command}" in words_of(undecided(), on_ray)
     assert "MORE ADVISOR_DATA_DIR=kept advisor advice job-1 -v" in words_of(undecided(), on_ray)
     assert command in format_advice(undecided(), 200, verbose=True, use=on_ray)
     by_hand = Use(tune="tune --here --state kept")
@@ -149,14 +149,14 @@ def test_keep_says_to_change_nothing() -> None:
     assert text.startswith(
         "RESULT keep your settings: the strategy that looked best, num_threads 2, brings less than 2 %"
     )
-    assert "TO DO Change nothing." in text
+    assert "DO Change nothing." in text
     assert "DO bash" not in text
 
 
 @pytest.mark.parametrize("make", [undecided, unconfirmed])
 def test_undecided_says_how_to_continue(make: Callable[[], Advice]) -> None:
     text = words_of(make())
-    assert "TO DO advisor tune --continue job-1 --minutes 10" in text
+    assert "DO advisor tune --continue job-1 --minutes 10" in text
     assert "enough to find gains from 2.1 % on" in text
     assert "DO bash" not in text
 
@@ -164,7 +164,7 @@ def test_undecided_says_how_to_continue(make: Callable[[], Advice]) -> None:
 def test_faster_strategy_of_unverified_accuracy_is_not_advised() -> None:
     told = {"action": Action.CHECK_ACCURACY, "what_to_do": "Keep your settings until one full training did."}
     text = words_of(undecided().model_copy(update=told))
-    assert "TO DO Keep your settings until one full training did." in text
+    assert "DO Keep your settings until one full training did." in text
 
 
 def test_lagging_rank_is_named_once() -> None:
@@ -230,7 +230,7 @@ def test_every_command_says_where_the_advisor_is_that_is_not_on_the_path(
     assert (Path("/") / told.program) == program
     assert is_written or told.command.startswith(f"{told.program} export aaa1")
     assert f"{told.program} advice job-1 -v" in words_of(a_change(), told)
-    assert f"TO DO {told.program} tune --continue job-1" in words_of(undecided(), told)
+    assert f"DO {told.program} tune --continue job-1" in words_of(undecided(), told)
 
 
 def test_use_names_what_the_file_cannot_carry() -> None:
@@ -260,7 +260,7 @@ def test_command_to_paste_is_one_line_in_a_terminal_of_any_width(width: int) -> 
         undecided(), width, use=Use(program="/home/ada/projects/environments/bin/advisor")
     )
     assert (
-        "\nTO DO   /home/ada/projects/environments/bin/advisor tune --continue job-1 --minutes 10"
+        "\nDO      /home/ada/projects/environments/bin/advisor tune --continue job-1 --minutes 10"
         in continued
     )
 

@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 from starlette.testclient import TestClient
 
-from advisor.answers.own_words import list_own_lines
 from advisor.dashboard.formats import duration
 from advisor.dashboard.views.chips import chip_for_job, chip_for_verdict
 from advisor.dashboard.views.evidence import judge_finding
@@ -18,6 +17,7 @@ from advisor.dashboard.views.job.verdict import place_stage, view_verdict
 from advisor.dashboard.views.server.jobs import tell_gain, tell_gain_range, view_job_line, view_job_lines
 from advisor.dashboard.views.server.site import group_knobs, order_agents, view_log
 from advisor.dashboard.views.trials.page import view_trial_page
+from advisor.exporters.own_lines import list_own_lines
 from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.answers.moods import Mood, MoodCause, Moods, MoodSpan, say_moods
 from advisor.protocol.asked.jobs import JobState, Priority, Stage

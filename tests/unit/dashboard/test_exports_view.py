@@ -3,14 +3,16 @@
 import io
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 
 from starlette.testclient import TestClient
 
-from advisor.answers.bundle import export_bundle
-from advisor.dashboard.views.job.exports import pack_files, view_difference
+from advisor.answers.report import export_bundle
+from advisor.dashboard.views.job.advice import pack_files, view_difference
 from advisor.exporters import export
+from tests.samples.evidence import leave_undecided
 from tests.samples.job import make_finished_story
-from tests.samples.stored import NOW, Stories
+from tests.samples.stored import NOW, Stories, read_words
 
 SignIn = Callable[[str], TestClient]
 STORY = make_finished_story(NOW)
@@ -25,6 +27,19 @@ def test_difference_names_what_a_format_changes_and_what_it_cannot_say(sign_in: 
     assert [tag for tag, line in nccl if "fuse_grad_size_in_MB" in line] == ["strong"]
     page = sign_in("adv_viewer_3_x").get("/jobs/sample/export").text
     assert "--- your script as it was measured" in page.partition('class="difference"')[2]
+
+
+def test_export_of_an_undecided_job_says_that_its_files_hold_the_settings_as_they_are(
+    sign_in: SignIn, stories: Stories
+) -> None:
+    assert STORY.advice is not None
+    held = "strategy.json is the baseline: it sets nothing that the script does not do."
+    client = sign_in("adv_viewer_3_x")
+    assert held not in read_words(client.get("/jobs/sample/export?format=json").text)
+    stories.tell(replace(STORY, advice=leave_undecided(STORY.advice)))
+    page = read_words(client.get("/jobs/sample/export?format=json").text)
+    assert f"Verdict: undecided. {held} Continue, nothing measured is lost" in page
+    assert "Every knob of the advised strategy is in the file" not in page
 
 
 def test_bundle_holds_every_file_and_the_report_is_saved_not_shown(sign_in: SignIn, stories: Stories) -> None:

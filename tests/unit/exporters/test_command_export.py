@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.answers.bundle import export_bundle
+from advisor.answers.report import export_bundle
 from advisor.exporters import ExportError, export
 from advisor.protocol.answers.advice import Provenance
 from advisor.protocol.training.workload import WorkloadKind

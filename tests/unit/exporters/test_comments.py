@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.exporters.comments import comment, describe_value, one_line
+from advisor.exporters.format import comment, one_line
 
 
 @given(st.lists(st.text()))
@@ -26,9 +26,3 @@ def test_a_newline_in_a_name_becomes_a_space() -> None:
 
 def test_typographic_signs_become_ascii() -> None:
     assert one_line("2 × 8 – +15.9 … é") == "2 x 8 - +15.9 ... \\xe9"
-
-
-def test_values_read_like_people_write_them() -> None:
-    assert [describe_value(value) for value in (True, False, 32.0, 0.5, 4, "bf16")] == [
-        "on", "off", "32", "0.5", "4", "bf16",
-    ]  # fmt: skip

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from advisor.answers.bundle import export_bundle
+from advisor.answers.report import export_bundle
 from advisor.exporters import FORMATS, ExportError, choose_format, export, list_at_work
 from advisor.exporters.formats import list_suitable
 from advisor.protocol.answers.advice import Interval, Verdict
@@ -23,6 +23,13 @@ def test_the_formats_are_the_promised_ones() -> None:
         "json", "paddle", "paddle-python", "env", "nccl", "torchrun", "runtime", "command", "slurm",
         "kubernetes", "trainer", "accelerate", "lightning", "deepspeed", "paddle-servers", "paddle-transpiler",
     }  # fmt: skip
+
+
+def test_what_a_bundle_holds_has_beside_it_what_it_needs() -> None:
+    for made in FORMATS.values():
+        assert set(made.bundled) <= set(made.kinds), made.name
+        for kind in made.bundled:
+            assert all(kind in FORMATS[needed].bundled for needed in made.needs), made.name
 
 
 @pytest.mark.parametrize("name", SUITABLE)

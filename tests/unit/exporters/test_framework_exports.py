@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from advisor.answers.bundle import export_bundle
+from advisor.answers.report import export_bundle
 from advisor.exporters import export
 from advisor.exporters.formats import list_at_work
 from advisor.protocol.base import Value

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from advisor.answers.bundle import export_bundle
-from advisor.answers.own_words import list_own_lines
+from advisor.answers.report import export_bundle
 from advisor.exporters import export
+from advisor.exporters.own_lines import list_own_lines
 from advisor.protocol.nodes.cluster import Cluster, Node
 
 HOSTILE = ("it's", "$(touch pwned)", "`id`", "a b", 'say "hi"', "line\nbreak", "é", "*", "--x=;reboot", "")

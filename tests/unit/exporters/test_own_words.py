@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
-from advisor.answers.bundle import export_bundle
-from advisor.answers.own_words import list_own_lines
+from advisor.answers.report import export_bundle
+from advisor.exporters.own_lines import list_own_lines
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.training.workload import WorkloadKind
 

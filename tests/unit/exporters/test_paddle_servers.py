@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.answers.bundle import export_bundle
+from advisor.answers.report import export_bundle
 from advisor.exporters import ExportError, export
 from advisor.exporters.formats import choose_format, list_suitable
 from advisor.protocol.answers.advice import Provenance

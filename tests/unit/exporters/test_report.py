@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from advisor.answers.bundle import export_report
+from advisor.answers.report import export_report
 from advisor.protocol.measured.trials import JobHistory, Outcome
 from tests.samples.job import make_finished_story
 

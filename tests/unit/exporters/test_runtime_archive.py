@@ -13,7 +13,7 @@ import pytest
 
 from advisor import __version__
 from advisor.exporters import export
-from advisor.exporters.launch.runtime_archive import pack_runtime
+from advisor.exporters.launch import pack_runtime
 from advisor.protocol.training.workload import WorkloadKind
 
 TELL = """\

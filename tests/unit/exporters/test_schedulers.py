@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from advisor.exporters import export, list_at_work
-from advisor.exporters.difference import describe_difference
+from advisor.exporters.format import describe_difference
 from advisor.protocol.answers.advice import Verdict
 
 CHANGES = {"fuse_grad_size_in_MB": 50.0, "NCCL_SOCKET_NTHREADS": 4}
@@ -108,7 +108,10 @@ def test_a_difference_shows_what_changes_and_what_cannot(advise) -> None:
         "+NCCL_SOCKET_NTHREADS = 4",
     ]
     kept, job = advise({})
-    assert "keep what your script does" in describe_difference(kept, export(kept, job, "json"))
+    assert "nothing needs to change" in describe_difference(kept, export(kept, job, "json"))
     undecided = kept.model_copy(update={"verdict": Verdict.UNDECIDED, "what_to_do": "Give it more time."})
     told = describe_difference(undecided, export(undecided, job, "json"))
-    assert told.endswith(" nothing: nothing is advised yet. Give it more time.")
+    assert told.endswith(
+        " Verdict: undecided. This file is the baseline: it sets nothing that the script does not do. "
+        "Give it more time."
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.exporters.launch.runtime_archive import pack_runtime
+from advisor.exporters.launch import pack_runtime
 
 RUNTIME = Path(__file__).parents[3] / "agent" / "runtime"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from advisor.exporters.strategy_json import export_json
+from advisor.exporters import export
 from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.kinds import Allow, Effect, Place, Switch
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -57,7 +57,7 @@ def test_the_fastest_that_keeps_every_bit_is_advised_with_its_certificate() -> N
         "Parameters, buffers and optimizer states were bit for bit equal over 12 steps on 4 ranks, in each of "
         f"{confirmed} races."
     )
-    assert f'"certificate": "{advice.certificate}"' in export_json(advice, cluster.job).content
+    assert f'"certificate": "{advice.certificate}"' in export(advice, cluster.job, "json").content
     dropped = {d.knob for d in advice.dropped}
     for knob in CATALOGUE.values():
         if knob.effect is not Effect.EXACT or knob.switch is Switch.COLD or knob.place is Place.DATA_READING:

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from advisor.answers.bundle import export_report
+from advisor.answers.report import export_report
 from advisor.cli.completions import complete_format
 from advisor.cli.connection import look_at, resolve_job
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JobArgument, JsonOption, LogToOption, VerboseOption, screen_of
+from advisor.cli.screen import Screen
 from advisor.cli.tuning.strategy_files import default_directory, write_bundle, write_files
 from advisor.cli.tuning.trackers import log_to_all, read_targets
 from advisor.cli.tuning.usage import describe_use
@@ -21,7 +22,7 @@ from advisor.client import ExportedFile
 from advisor.data_dir import data_dir_of
 from advisor.exporters import ExportError
 from advisor.exporters import export as make_export
-from advisor.exporters.difference import describe_difference
+from advisor.exporters.format import describe_difference, say_held
 from advisor.exporters.formats import BUNDLE, FORMATS
 from advisor.local.record import tuning_words
 from advisor.protocol.answers.advice import Advice
@@ -76,18 +77,21 @@ def export(
     screen = screen_of(context)
     with look_at(os.environ) as client:
         found = resolve_job(client, job)
+        answer = client.advice(found.id)
         if diff:
-            screen.print_text(_describe_difference(client.advice(found.id), found, format_name, target))
+            screen.print_text(_describe_difference(answer, found, format_name, target))
             return
         if format_name == BUNDLE:
-            written = write_bundle(client.advice(found.id), found, output or default_directory(found))
+            written = write_bundle(answer, found, output or default_directory(found))
         else:
-            _refuse_useless(client.advice(found.id), found, format_name, target)
+            _refuse_useless(answer, found, format_name, target)
             exported = client.export_strategy(found.id, format_name, target)
             if output is None and not as_json and not exported.name.endswith(".pyz"):
+                _tell_held(answer, "This file", screen)
                 screen.print_text(exported.content.decode())
                 return
             written = [_write_one(exported, output)]
+    _tell_held(answer, str(written[0]), screen)
     if as_json:
         screen.print_json({"files": [str(path) for path in written]})
     else:
@@ -118,6 +122,12 @@ def report(
         screen.print_json({"files": [str(written)]})
     else:
         screen.print_text(str(written))
+
+
+def _tell_held(answer: Advice, file: str, screen: Screen) -> None:
+    """Say what a file holds where nothing is advised: nobody who asked for a strategy expects their own settings."""
+    if held := say_held(answer, file):
+        screen.tell(held)
 
 
 def _describe_difference(answer: Advice, job: Job, format_name: str, target: str | None) -> str:

@@ -1,20 +1,24 @@
 """`advisor predict`: what a tuned job would gain on more nodes, over other links, with another batch."""
 
 import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from advisor.answers.wording import spell_bits, spell_changes, spell_rate
+from advisor.answers.wording import EFFECT_WORDS, spell_bits, spell_changes, spell_rate
 from advisor.cli.commands.answers.server_figures import predict_from_figures
 from advisor.cli.connection import look_at, resolve_job
 from advisor.cli.options import JsonOption, MaybeJobArgument, screen_of
-from advisor.cli.views.setups_view import render_setups
-from advisor.protocol.answers.forecast import Forecast
+from advisor.protocol.answers.forecast import Forecast, SetupForecast
 from advisor.protocol.gains import spell_gain, spell_share
+from advisor.protocol.kinds import Effect
+from advisor.protocol.nodes.cluster import spell_memory
+from advisor.protocol.training.parameter_servers import Architecture, Mode, ServerSetup, TableKind
 
 FIGURES = "Parameter servers before anything was measured"
 """Panel of the help."""
+_HEAD = ("setup", "placement", "fullest", "a node holds", "step")
 
 
 def predict(
@@ -110,7 +114,7 @@ def predict(
         if as_json:
             screen.print_json(setups)
         else:
-            screen.print_text(f"{render_setups(setups, 'one server')}\n\n{said}")
+            screen.print_text(f"{_render_setups(setups, 'one server')}\n\n{said}")
         return
     if table or ids or trainers or compute or memory:
         raise typer.BadParameter(
@@ -145,7 +149,56 @@ def render_forecast(found: Forecast) -> str:
         f"  scaling   {spell_share(found.scaling_efficiency)} of what it would be without communication",
     ]
     if found.setups:
-        lines += ["", render_setups(found.setups), ""]
+        lines += ["", _render_setups(found.setups), ""]
     if found.caveat:
         lines.append(f"  note      {found.caveat}")
     return "\n".join(lines)
+
+
+def _render_setups(setups: Sequence[SetupForecast], today: str = "today") -> str:
+    """Setups of parameter servers, and of none, side by side; `today` names the one that others are held to."""
+    before = next(told.step_time_s for told in setups if not told.changes)
+    rows = [(*_HEAD, f"against {today}", "")]
+    for told in setups:
+        rows.append(
+            (
+                _name_setup(told.setup),
+                _describe_placement(told.setup),
+                "" if told.largest_share is None else spell_share(told.largest_share),
+                spell_memory(told.node_bytes),
+                f"{told.step_time_s * 1e3:.1f} ms",
+                f"{before / told.step_time_s:.2f} x" if told.changes else today,
+                _say_caveat(told),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _name_setup(setup: ServerSetup) -> str:
+    """`2 servers apart, every 4 steps, 16 bits`."""
+    parts = [setup.describe()]
+    if setup.architecture is Architecture.SERVERS and setup.mode is not Mode.SYNC:
+        parts.append(f"every {setup.geo_k} steps" if setup.mode is Mode.GEO else "not waiting for each other")
+    if setup.table is TableKind.DENSE:
+        parts.append("table as a dense variable")
+    if setup.reduce_in_node:
+        parts.append("summed in nodes first")
+    if setup.wire != 32:
+        parts.append(f"{setup.wire} bits")
+    return ", ".join(parts)
+
+
+def _say_caveat(told: SetupForecast) -> str:
+    if not told.fits:
+        return "does not fit"
+    return "" if told.effect is Effect.EXACT else EFFECT_WORDS[told.effect]
+
+
+def _describe_placement(setup: ServerSetup) -> str:
+    if setup.architecture is not Architecture.SERVERS or setup.servers < 2:
+        return ""
+    return f"{f'blocks of {setup.min_block:,}' if setup.min_block else 'whole'}, {setup.placement}"

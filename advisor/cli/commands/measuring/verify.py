@@ -28,7 +28,7 @@ from advisor.protocol.answers.carried import Carried, read_carried
 from advisor.protocol.answers.strategy_file import choose_changes
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message, Value
-from advisor.protocol.gains import Quality, spell_range
+from advisor.protocol.gains import spell_range
 from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.catalogue import join_own
 from advisor.protocol.knobs.changes import Changes
@@ -210,7 +210,7 @@ def judge(advice: Advice, file: Carried | None, changes: Changes, fail_below: fl
     """Return what was found, held against what was asked for and what was advised."""
     gain, passed = advice.gain, None
     if gain is not None and fail_below is not None:
-        reached = gain.ratio if gain.quality is Quality.KNOWN else gain.low
+        reached = gain.ratio if gain.is_known else gain.low
         passed = True if reached >= fail_below else (False if gain.high < fail_below else None)
     return Verification(
         job_id=advice.job_id,

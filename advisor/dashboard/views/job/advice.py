@@ -1,11 +1,20 @@
-"""What stands below the verdict, in words: why a knob changed, buckets, stalls, scaling, and real trainings."""
+"""What stands below the verdict, in words: why a knob changed, buckets, stalls, scaling, trainings, exported files."""
 
+import io
+import zipfile
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip
+from advisor.exporters import Exported
+from advisor.exporters.format import describe_difference
 from advisor.protocol.answers.advice import Advice, Diagnosis, KnobReason
 from advisor.protocol.measured.runs import ProductionRun
+
+_SILENT = timedelta(minutes=10)
+"""A training that reported nothing for so long has ended, or cannot reach the server."""
+_TAGS = {"-": "del", "+": "ins", "!": "strong"}
 
 
 def find_reason(advice: Advice, knob: str) -> KnobReason | None:
@@ -43,10 +52,6 @@ def list_scaling(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     ]
 
 
-_SILENT = timedelta(minutes=10)
-"""A training that reported nothing for so long has ended, or cannot reach the server."""
-
-
 def judge_run(run: ProductionRun, now: datetime) -> Chip:
     """Return the chip of a training: as advised, running, slow or silent."""
     if now - run.reported_at > _SILENT:
@@ -55,3 +60,23 @@ def judge_run(run: ProductionRun, now: datetime) -> Chip:
         return Chip("bad", "alert", "slow", "Its throughput is below the advised interval.")
     word = "as advised" if run.low is not None else "running"
     return Chip("good", "check", word, "Its steps are as fast as they were.")
+
+
+def view_difference(advice: Advice, file: Exported) -> tuple[tuple[str, str], ...]:
+    """Return the lines of the diff, each with the element that says so to who does not see its sign."""
+    lines = describe_difference(advice, file).splitlines()
+    return tuple(
+        ("span" if line.startswith(("---", "+++")) else _TAGS.get(line[:1], "span"), line) for line in lines
+    )
+
+
+def pack_files(files: Mapping[str, bytes]) -> bytes:
+    """Return the files as a zip archive, the same bytes for the same files."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o755 if name.endswith(".sh") else 0o644) << 16
+            archive.writestr(entry, content)
+    return packed.getvalue()

@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.answers.answer import Answer, Line, Use, make_answer
-from advisor.answers.own_words import list_own_lines
 from advisor.answers.wording import spell_rate
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
-from advisor.dashboard.views.evidence import interval, likely
 from advisor.dashboard.views.server.jobs import count_search_trials
-from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
-from advisor.protocol.answers.why import list_savings, say_why
+from advisor.exporters.own_lines import list_own_lines
+from advisor.protocol.answers.advice import Action, Advice
 from advisor.protocol.asked.jobs import Job, JobState, Stage
-from advisor.protocol.gains import spell_bound
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.spending import measure_device_hours, measure_time_left_s
 from advisor.protocol.measured.trials import JobHistory
@@ -187,32 +184,26 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
     ]
     if advice.cost.pays_back_after_s is not None:
         cost.append(("pays back after", f"{formats.duration(advice.cost.pays_back_after_s)} of training"))
-    is_change = advice.verdict is Verdict.CHANGE
-    why = (say_why(advice), *list_savings(advice)) if is_change else (advice.diagnosis.sentence,)
-    answer = make_answer(advice, Use(lines=list_own_lines(advice, job)))
-    tones = {Verdict.CHANGE: "good", Verdict.KEEP: "muted", Verdict.UNDECIDED: "caution"}
-    lead, figure, told, sentence = _tell_figures(advice)
-    command, command_lead = "", ""
-    if advice.action is Action.CONTINUE:
-        command = continue_command(advice.job_id, advice.continue_s)
-        command_lead = "Give it more time; nothing measured is lost:"
-    elif is_change:
-        command, command_lead = _tell_how_to_use(job)
+    command, before = "", "Give it more time; nothing measured is lost:"
+    if advice.changes:
+        command, before = _tell_how_to_use(job)
+    answer = make_answer(advice, Use(command=command, lines=list_own_lines(advice, job)))
+    lead, figure, told, sentence = answer.card
     first = () if advice.action is Action.CONTINUE else (advice.what_to_do.replace("`", ""),)
     return VerdictCard(
-        tones[advice.verdict],
+        answer.tone,
         figure,
         told,
         sentence,
-        why,
+        answer.why,
         (*first, *advice.next_steps),
         tuple(cost),
         label="Verdict",
         lead=lead,
         chip=chip_for_verdict(advice.verdict),
         lines=answer.lines,
-        command=command,
-        command_lead=command_lead,
+        command=answer.command,
+        command_lead=before if answer.command else "",
         moods=answer.moods,
         bars=_draw_bars(answer),
     )
@@ -231,18 +222,3 @@ def _draw_bars(answer: Answer) -> tuple[RateBar, ...]:
         RateBar(yours, f"{spell_rate(base)} {answer.rate_unit}", base * scale),
         RateBar(advised, f"{spell_rate(rate)} {answer.rate_unit}", rate * scale, *ends),
     )
-
-
-def _tell_figures(advice: Advice) -> tuple[str, str, str, str]:
-    """What leads the large text, the large text, the line with the interval, and the sentence below it."""
-    gain, first = advice.gain, f"{advice.first} " if advice.first else ""
-    if advice.verdict is Verdict.CHANGE and gain is not None:
-        bound = spell_bound(gain.ratio, gain.low, gain.high)
-        bound = bound.removeprefix("at least ").removesuffix(" faster")
-        told = f"most likely {likely(gain)}, 95 % interval {interval(gain)}" if interval(gain) else ""
-        sentence = f"{first}more throughput, confirmed in {gain.describe_basis()}"
-        return "at least" if bound else "", bound or likely(gain), told, sentence
-    figure = "Keep your settings" if advice.verdict is Verdict.KEEP else "Undecided"
-    # The headline says the same before its figures.
-    told = advice.headline.removeprefix("Keep your settings: ").removeprefix("Not decided: ")
-    return "", figure, "", f"{first}{told[:1].upper()}{told[1:]}"

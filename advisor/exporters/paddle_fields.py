@@ -4,8 +4,8 @@ What is written, and what is not: the fields of the knobs that were timed, toget
 sense without, each of them explicitly, even where the value is the version's default. Every other field is left at
 Paddle's own default, although the Fleet documents name other defaults for some (`cudnn_exhaustive_search`, for one):
 an export must not switch on what was not measured. One field is written always: `a_sync` is true in Paddle, and an
-advised strategy is for collective training; those of jobs with parameter servers are chosen in `servers.py`. What
-Paddle does with a field is in `advisor/protocol/knobs/paddle.py`.
+advised strategy is for collective training; those of jobs with parameter servers are chosen in `paddle_servers.py`.
+What Paddle does with a field is in `advisor/protocol/knobs/paddle.py`.
 
 Paddle acts on no limit of layers in an allreduce: where one was advised, the sizes that Paddle does act on are made as
 small as the limit made the buckets, so that no file fuses more than the strategy that was timed.
@@ -16,13 +16,14 @@ Unless the job's own workload is a Paddle script, no field claims to be more tha
 import math
 from dataclasses import dataclass, field
 
-from advisor.exporters.comments import describe_value
-from advisor.exporters.exported import ExportError
-from advisor.exporters.selection import idle_because, is_timed, select_knobs, typed_values
+from advisor.exporters.format import ExportError, Written
+from advisor.exporters.words import idle_because, typed_values
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import spell_with_unit
+from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.paddle import VERSIONS, Reach, explain_not_written, reach_of
 from advisor.protocol.knobs.strategy import DistributedStrategy, Layout, broken_rules
 from advisor.protocol.training.workload import WorkloadKind
@@ -53,16 +54,12 @@ class PaddleField:
 
 
 @dataclass
-class PaddleFields:
+class PaddleFields(Written):
     """The fields of one strategy for one version of Paddle, and what could not be written."""
 
-    target: str
-    timed_as: Provenance
+    timed_as: Provenance = Provenance.TRANSLATED
     """How much is known about a knob that was timed."""
     fields: list[PaddleField] = field(default_factory=list)
-    left: dict[str, str] = field(default_factory=dict)
-    unmapped: dict[str, str] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     """Why a value is not the measured one, by knob."""
     is_collective: bool = True
@@ -81,15 +78,28 @@ class PaddleFields:
             blocks.setdefault(entry.path[0] if len(entry.path) > 1 else "", []).append(entry)
         return blocks
 
-    def provenance(self) -> dict[str, Provenance]:
-        """Return how much is known about every field that is written, by knob."""
-        return {entry.knob: entry.provenance for entry in self.fields}
+
+def is_timed(advice: Advice, knob: str) -> bool:
+    """Whether blocks were timed with this knob varied, so that its value is more than a default."""
+    return knob in advice.changes or advice.provenance.get(knob, Provenance.CARRIED) is not Provenance.CARRIED
+
+
+def select_knobs(advice: Advice) -> tuple[str, ...]:
+    """Return the timed knobs and the members of their groups, in the catalogue's order."""
+    meant = {_group_of(knob) for knob in advice.catalogue.values() if is_timed(advice, knob.name)}
+    return tuple(knob.name for knob in advice.catalogue.values() if _group_of(knob) in meant)
+
+
+def _group_of(knob: Knob) -> str:
+    """The switch that was in force with a knob when it was timed; its own name where there is none."""
+    return knob.needs or knob.timed_with or knob.name
 
 
 def choose_fields(advice: Advice, job: Job, target: str | None = None) -> PaddleFields:
     """Return the fields to write for Paddle `target`; raises ExportError for a version we do not write for."""
     in_paddle = job.spec.workload.kind is WorkloadKind.PADDLE
-    chosen = PaddleFields(target or VERSIONS[0], Provenance.MEASURED if in_paddle else Provenance.TRANSLATED)
+    timed_as = Provenance.MEASURED if in_paddle else Provenance.TRANSLATED
+    chosen = PaddleFields(target=target or VERSIONS[0], timed_as=timed_as)
     values: dict[str, Value] = {**typed_values(advice), "a_sync": False}
     meant = {*select_knobs(advice), "a_sync"}
     is_limited = _hold_to_layers(values, advice, job, chosen)
@@ -119,7 +129,7 @@ def _hold_to_layers(values: dict[str, Value], advice: Advice, job: Job, chosen: 
     if size >= float(values[SIZE]):
         return False
     values[SIZE], values[FIRST_SIZE] = size, min(size, float(values[FIRST_SIZE]))
-    chosen.notes[SIZE] = f"what {describe_value(limit)} of {facts.layers} layers hold on average"
+    chosen.notes[SIZE] = f"what {spell_with_unit(limit)} of {facts.layers} layers hold on average"
     chosen.warnings.append(
         f"Paddle acts on no limit of layers ({LAYERS}): its sizes are {chosen.notes[SIZE]}."
     )
@@ -131,11 +141,11 @@ def _round_for_paddle(values: dict[str, Value], advice: Advice, chosen: PaddleFi
     values[SIZE] = max(1, math.ceil(size))
     if values[SIZE] == size or SIZE in chosen.notes:
         return
-    chosen.notes[SIZE] = f"measured at {describe_value(size)}; Paddle takes whole MB"
+    chosen.notes[SIZE] = f"measured at {spell_with_unit(size)}; Paddle takes whole MB"
     if is_timed(advice, SIZE) and not idle_because(SIZE, values):
         chosen.warnings.append(
-            f"{SIZE} was measured at {describe_value(size)} MB; Paddle takes whole MB, so it is rounded up to "
-            f"{describe_value(values[SIZE])}."
+            f"{SIZE} was measured at {spell_with_unit(size)} MB; Paddle takes whole MB, so it is rounded up to "
+            f"{spell_with_unit(values[SIZE])}."
         )
 
 

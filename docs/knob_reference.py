@@ -1,18 +1,16 @@
-"""Writes docs/knobs.md, the reference of all knobs, from the catalogue.
+"""The reference of all knobs, docs/knobs.md: the catalogue, and what `benchmarks/knob_effects.py` measured.
 
-`python -m advisor.exporters.knob_reference docs/knobs.md docs/results/knob_effects.json`: the page, and what
-`benchmarks/knob_effects.py` measured. Without arguments it writes to standard output, without measurements.
+`docs/make_reference.py` writes it, and a test compares it with the code.
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.exporters.comments import describe_value
 from advisor.protocol.kinds import Place, Scale
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import spell_with_unit
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.paddle import VERSIONS, describe_in_paddle
 from advisor.protocol.knobs.strategy import COUPLING_RULES
@@ -44,8 +42,7 @@ _PLACES = {
 _INTRODUCTION = """\
 # Knobs
 
-<!-- Generated from advisor/protocol/knobs/catalogue.py. Do not edit; run
-     python -m advisor.exporters.knob_reference docs/knobs.md docs/results/knob_effects.json -->
+<!-- Generated from advisor/protocol/knobs/catalogue.py. Do not edit; run python docs/make_reference.py -->
 
 A knob is one tunable field of a strategy. The names are those of PaddlePaddle Fleet's `DistributedStrategy`; fields
 of a nested configuration are flattened, so `localsgd_k_steps` is `localsgd_configs.k_steps` in Paddle. This page lists
@@ -77,6 +74,12 @@ that tool's own default, which can differ from the documented one.
 
 Effects = Mapping[str, Mapping[str, Any]]
 """Knob -> its row of `docs/results/knob_effects.json`: gain, low, high as shares, or refused, a sentence."""
+
+
+def describe_knobs() -> str:
+    """Return `docs/knobs.md`."""
+    effects = Path(__file__).with_name("results") / "knob_effects.json"
+    return write_reference(json.loads(effects.read_text(encoding="utf-8"))["knobs"])
 
 
 def write_reference(effects: Effects | None = None) -> str:
@@ -113,12 +116,12 @@ def _write_table(knobs: Sequence[Knob], effects: Effects) -> str:
 
 
 def _write_row(knob: Knob, effects: Effects) -> tuple[str, ...]:
-    default = describe_value(knob.default)
+    default = spell_with_unit(knob.default)
     realised = f"*carried:* {knob.realised}" if knob.carried else knob.realised
     return (
         f"`{knob.name}`",
         knob.meaning,
-        _describe_values(knob),
+        _spell_with_units(knob),
         default,
         knob.effect,
         knob.switch,
@@ -133,17 +136,17 @@ def _describe_effect(knob: Knob, row: Mapping[str, Any] | None) -> str:
         return ""
     if row is None:
         return "not on this machine"
-    values = ", ".join(f"{name} {describe_value(value)}" for name, value in row["overrides"].items())
+    values = ", ".join(f"{name} {spell_with_unit(value)}" for name, value in row["overrides"].items())
     if "refused" in row:
         return f"refused: {row['refused']}"
     return f"{row['gain']:+.1%} ({row['low']:+.1%} … {row['high']:+.1%}) with {values}"
 
 
-def _describe_values(knob: Knob) -> str:
+def _spell_with_units(knob: Knob) -> str:
     if knob.kind is bool:
         return "on or off"
     if knob.choices:
-        return " or ".join(map(describe_value, knob.choices))
+        return " or ".join(map(spell_with_unit, knob.choices))
     if knob.low is None or knob.high is None:
         return "text" if knob.kind is str else f"a number{f' of {knob.unit}' if knob.unit else ''}"
     kind = "whole number" if knob.kind is int else "number"
@@ -154,18 +157,3 @@ def _describe_values(knob: Knob) -> str:
 
 def _number(value: int | float) -> str:
     return str(int(value)) if value == int(value) else str(value)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Write the page to the file named first in `arguments`, with the effects in the second, or to standard output."""
-    effects = (
-        json.loads(Path(arguments[1]).read_text(encoding="utf-8"))["knobs"] if len(arguments) > 1 else {}
-    )
-    if arguments:
-        Path(arguments[0]).write_text(write_reference(effects), encoding="utf-8")
-    else:
-        sys.stdout.write(write_reference())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,21 +1,15 @@
 """docs/knobs.md is what the catalogue says."""
 
-import json
-from pathlib import Path
-
-from advisor.exporters.knob_reference import main, write_reference
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from tests.architecture.documents import ROOT, load_tool
 
-DOCS = Path(__file__).parents[3] / "docs"
-PAGE = DOCS / "knobs.md"
-EFFECTS = DOCS / "results" / "knob_effects.json"
+knob_reference = load_tool("knob_reference")
+write_reference = knob_reference.write_reference
 
 
 def test_the_committed_page_is_the_generated_one() -> None:
-    assert PAGE.read_text(encoding="utf-8") == write_reference(json.loads(EFFECTS.read_text())["knobs"]), (
-        "docs/knobs.md is stale: run "
-        "python -m advisor.exporters.knob_reference docs/knobs.md docs/results/knob_effects.json"
-    )
+    committed = (ROOT / "docs" / "knobs.md").read_text(encoding="utf-8")
+    assert committed == knob_reference.describe_knobs(), "run: python docs/make_reference.py"
 
 
 def test_every_knob_has_one_row() -> None:
@@ -26,11 +20,6 @@ def test_every_knob_has_one_row() -> None:
 def test_all_tables_have_nine_columns() -> None:
     tables = [line for line in write_reference().splitlines() if line.startswith("|")]
     assert {line.count("|") for line in tables} == {10}
-
-
-def test_the_module_writes_the_file_it_is_given(tmp_path: Path) -> None:
-    main([str(tmp_path / "knobs.md")])
-    assert (tmp_path / "knobs.md").read_text(encoding="utf-8") == write_reference()
 
 
 def test_a_measured_effect_stands_in_its_row_and_a_refusal_too() -> None:

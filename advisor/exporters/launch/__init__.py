@@ -1,1 +1,0 @@
-"""Exports around the script: launch commands and what the launched ranks read from their environment."""

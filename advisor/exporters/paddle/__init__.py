@@ -1,1 +1,0 @@
-"""Exports for PaddlePaddle: a prototxt and a Python file of its DistributedStrategy."""
