@@ -1,4 +1,4 @@
-"""The command `advisor-agent`: `run` serves a server on this node, `doctor` says whether this node can; and `exec`."""
+"""`advisor-agent`: `run` serves a server on this node, `doctor` says whether this node can; and `diagnose`."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from agent.errors import AgentError, BadConfiguration, NotWelcome
 from agent.logs import configure_logs
 from agent.loop import Agent
 from agent.operator.config import describe_error, read_config
-from agent.operator.exec_command import execute
+from agent.operator.diagnose_command import diagnose
 from agent.settings import AgentSettings, default_work_dir
 from agent.trust.allowance import TRAINING_LAUNCHERS, Allowance
 from agent.trust.secrets import hide_memory, take_token_from_environment
@@ -47,7 +47,7 @@ def _use_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The node's part of Fleet Advisor.")
-app.command("exec", context_settings={"allow_interspersed_args": False})(execute)
+app.command("diagnose", context_settings={"allow_interspersed_args": False})(diagnose)
 
 
 @app.command()

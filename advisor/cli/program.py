@@ -56,6 +56,7 @@ def _place(panel: str, module: str, function: str, *, is_group: bool = False, **
 
 COMMANDS: Mapping[str, Place] = {
     "tune": _place(_DAILY, "measuring.tune", "tune", allow_interspersed_args=False),
+    "diagnose": _place(_DAILY, "measuring.run", "diagnose", **_FORWARDED),
     "advice": _place(_DAILY, "answers.answers", "advice"),
     "slurm": _place(_DAILY, "measuring.slurm", "build_app", is_group=True),
     "ray": _place(_DAILY, "measuring.ray", "build_app", is_group=True),
@@ -66,7 +67,6 @@ COMMANDS: Mapping[str, Place] = {
     "report": _place(_DAILY, "answers.answers", "report"),
     "predict": _place(_DAILY, "answers.predict", "predict"),
     "study": _place(_DAILY, "answers.study", "study"),
-    "exec": _place(_DAILY, "measuring.run", "execute", **_FORWARDED),
     "jobs": _place(_JOBS, "jobs.listing", "list_jobs"),
     "show": _place(_JOBS, "jobs.overview", "show"),
     "watch": _place(_JOBS, "jobs.overview", "watch"),

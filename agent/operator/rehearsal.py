@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from advisor.protocol.base import Message, Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.base import Message
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.measured.messages import (
     AgentRegistered,
     Assignment,
@@ -29,8 +27,8 @@ from advisor.protocol.measured.messages import (
 )
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockPlan, RacePlan, SessionState
-from advisor.protocol.nodes.cluster import Cluster, Node
-from advisor.protocol.training.workload import SAMPLES_PER_S, WITH_SECRETS, Workload, WorkloadFacts
+from advisor.protocol.nodes.cluster import Node
+from advisor.protocol.training.workload import WITH_SECRETS, Workload, WorkloadFacts
 from advisor.protocol.views import RaceAccepted
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
@@ -52,20 +50,8 @@ class Rehearsed(Message):
     """What the runtime saw; None when the ranks never came so far."""
     result: BlockResult | None = None
     """The block that was measured; None when it was not."""
-    tunable: dict[str, Value] = Field(default_factory=dict)
-    """Knobs that can be tuned for this script, each with its value now."""
-    refused: dict[str, str] = Field(default_factory=dict)
-    """Knobs that cannot, each with its sentence."""
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples of all ranks per second."""
-        return self.result.samples / self.result.wall_s if self.result else 0.0
-
-    @property
-    def steps_per_s(self) -> float:
-        """Training steps per second."""
-        return self.samples_per_s / self.result.samples_per_step if self.result else 0.0
+    node: Node | None = None
+    """The machine."""
 
 
 @dataclass
@@ -132,16 +118,11 @@ def rehearse(
     `listen` is given the function that ends everything early: what a Ctrl-C is to call. Raises AgentError when the
     agent cannot work here.
     """
-    settings = AgentSettings(server_url=SERVER_URL, name="exec", work_dir=work_dir)
+    settings = AgentSettings(server_url=SERVER_URL, name="diagnose", work_dir=work_dir)
     heard = run_session(workload, [_RACE], environment, settings, gpus, listen)
     assert heard.ended is not None  # every session's end is told before the agent leaves
-    if heard.hello is None or heard.node is None:
-        return Rehearsed(ended=heard.ended)
-    tunable, refused = _sort_knobs(heard.hello, heard.node)
-    result = heard.results.get(_ARM.block_id)
-    return Rehearsed(
-        ended=heard.ended, facts=heard.hello.facts, result=result, tunable=tunable, refused=refused
-    )
+    facts = heard.hello.facts if heard.hello is not None else None
+    return Rehearsed(ended=heard.ended, facts=facts, result=heard.results.get(_ARM.block_id), node=heard.node)
 
 
 def run_session(
@@ -171,40 +152,3 @@ def run_session(
     listen(agent.stop)
     agent.run()
     return server.heard
-
-
-def _sort_knobs(hello: HelloReport, node: Node) -> tuple[dict[str, Value], dict[str, str]]:
-    baseline = {name: hello.baseline.get(name, knob.default) for name, knob in CATALOGUE.items()}
-    context = KnobContext(hello.facts, Cluster(nodes=(node,)), baseline, CATALOGUE, hello.refusals)
-    tunable: dict[str, Value] = {}
-    refused: dict[str, str] = {}
-    for name, knob in CATALOGUE.items():
-        if knob.carried:
-            continue
-        sentence = hello.refusals.get(name) or knob.unavailable_because(context)
-        if sentence:
-            refused[name] = sentence
-        else:
-            tunable[name] = baseline[name]
-    return tunable, refused
-
-
-def describe_rehearsal(rehearsed: Rehearsed) -> str:
-    """Return what was found as people read it."""
-    result, facts = rehearsed.result, rehearsed.facts
-    if result is None or facts is None:
-        return f"Nothing was measured: {rehearsed.ended.reason}"
-    told = facts.rate_unit == SAMPLES_PER_S
-    samples = (
-        f"{rehearsed.samples_per_s:.1f} samples/s" if told else "samples that nothing tells the number of"
-    )
-    return "\n".join(
-        [
-            f"{rehearsed.steps_per_s:.2f} steps/s, {samples} over {result.steps} steps "
-            f"({facts.world_size} ranks, {facts.backend}, {facts.device.value}, torch {facts.torch_version})",
-            "Can be tuned for this script, with its value now:",
-            *(f"  {name} = {value}" for name, value in rehearsed.tunable.items()),
-            "Cannot:",
-            *(f"  {name}: {sentence}" for name, sentence in rehearsed.refused.items()),
-        ]
-    )

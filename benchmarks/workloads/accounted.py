@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 accounted.py '{"works": [{"where": "own", "seconds": 0.05, "ranks": [1]}]}' FOLDER
 
-One line of JSON a step goes to FOLDER/rank-N.jsonl: when it began (the monotonic clock) and the seconds of every part.
+One line of JSON a step goes to FOLDER/rank-N.jsonl (the variable ACCOUNTS_FOLDER says it where a trial protects folders
+that stand in the command): when it began (the monotonic clock) and the seconds of every part.
 Parts do not overlap: what happens inside another part is taken off it. What a backward takes after its last gradient
 was there is the wait for the reduction, and for other ranks.
 """
@@ -10,6 +11,7 @@ was there is the wait for the reduction, and for other ranks.
 import contextlib
 import gc
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -324,7 +326,7 @@ def note_gradient(_: torch.Tensor) -> None:
 
 def main() -> None:
     """Train until the session ends, or for the case's steps."""
-    case, folder = read_case(sys.argv[1]), Path(sys.argv[2])
+    case, folder = read_case(sys.argv[1]), Path((*sys.argv[2:], os.environ.get("ACCOUNTS_FOLDER", "."))[0])
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -273,6 +273,8 @@ class WorkloadFacts(Message):
     """Samples that one rank consumes per optimizer step; 0 where nothing tells how many: then steps are counted."""
     microbatches_per_step: float = 1
     """Forward passes per optimizer step (gradient accumulation)."""
+    exchanges_per_step: int = 0
+    """Backward passes of one optimizer step in which DDP exchanges gradients; 0 where nothing tells."""
     optimizers: tuple[str, ...] = ()
     """Class names of the optimizers that step."""
     ddp: DdpFacts = DdpFacts()

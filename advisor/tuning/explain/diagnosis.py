@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 from advisor.protocol.answers.advice import Diagnosis, Finding
+from advisor.protocol.answers.late_rank import OFTEN, SAVE_LESS, describe_late, say_saving
 from advisor.protocol.gains import spell_share
 from advisor.protocol.kinds import Part
 from advisor.protocol.knobs.knob import Knob
@@ -16,7 +17,6 @@ from advisor.tuning.measure.phases import (
     measure_scaling,
     pool_phases,
 )
-from advisor.tuning.measure.stragglers import OFTEN, SAVE_LESS, describe_late, say_saving
 from advisor.tuning.space.space import Space
 
 _BALANCED = 1 / 3

@@ -56,6 +56,11 @@ class SharedSteps:
         self._since += 1
 
     @property
+    def length(self) -> int:
+        """Exchanges in one of the ranks' common steps; 0 before they agree."""
+        return self._length
+
+    @property
     def are_agreed(self) -> bool:
         """Whether steps are the ranks' common ones by now."""
         return self._length > 0

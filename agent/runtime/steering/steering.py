@@ -165,6 +165,7 @@ class Steering(ABC):
         samples = int(statistics.median(step.samples for step in self._watched))
         facts = gather_facts(process.environment, training, process.loader, samples, self._forwards, hint_s)
         facts["memory_share"] = fullest / 1000
+        facts["exchanges_per_step"] = process.shared.length if replicas else 0
         if parts.apart_before:
             facts["ranks_apart"] = next(iter(parts.apart_before.values()))
         if self._reads is not None:

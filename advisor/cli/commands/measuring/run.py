@@ -1,4 +1,4 @@
-"""`advisor run` and `advisor exec`: a real training under an advised strategy, and what an agent would start."""
+"""`advisor run` and `advisor diagnose`: a real training under an advised strategy, and where one's time goes."""
 
 import os
 import sys
@@ -21,8 +21,8 @@ def run(context: typer.Context) -> None:
     os.execve(words[0], words, environment)  # noqa: S606 - our own Python, never a shell
 
 
-def execute(context: typer.Context) -> None:
-    """Show exactly what an agent would start for a command; with --run, start it once and measure it."""
+def diagnose(context: typer.Context) -> None:
+    """Say where a training's time goes, in under a minute, without a server: -- torchrun … train.py."""
     sys.stdout.flush()
-    words = [*AGENT_COMMAND, "exec", *context.args]
+    words = [*AGENT_COMMAND, "diagnose", *context.args]
     os.execve(words[0], words, training_environment(os.environ))  # noqa: S606 - our own Python, never a shell

@@ -1,4 +1,4 @@
-"""`advisor exec`: what would be started, without starting it."""
+"""`advisor diagnose --show`: what would be started, without starting it."""
 
 import json
 import os
@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def execute(tmp_path):
+def show(tmp_path):
     (tmp_path / "train.py").write_text("raise SystemExit('must not run')")
     (tmp_path / "run.sh").write_text("touch ran\nexport PYTHONPATH=src\n")
 
     def run(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "ADVISOR_TOKEN": "adv_canary", **variables}
-        command = [sys.executable, "-P", "-m", "advisor", "exec", *words]
+        command = [sys.executable, "-P", "-m", "advisor", "diagnose", "--show", *words]
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
@@ -26,8 +26,8 @@ def execute(tmp_path):
     return run
 
 
-def test_everything_that_would_be_started_is_shown(execute, tmp_path):
-    found = execute("--json", "--", sys.executable, "train.py", "--help", RANK="3")
+def test_everything_that_would_be_started_is_shown(show, tmp_path):
+    found = show("--json", "--", sys.executable, "train.py", "--help", RANK="3")
     assert found.returncode == 0, found.stderr
     preview = json.loads(found.stdout)
     assert preview["argv"][-2:] == ["train.py", "--help"]
@@ -40,8 +40,8 @@ def test_everything_that_would_be_started_is_shown(execute, tmp_path):
     assert preview["protected"] in ([str(tmp_path)], [])
 
 
-def test_secrets_are_not_shown_and_nothing_runs(execute, tmp_path):
-    found = execute("--env", "WANDB_API_KEY=canary", "--env", "LR=1", "--", "bash", "run.sh")
+def test_secrets_are_not_shown_and_nothing_runs(show, tmp_path):
+    found = show("--env", "WANDB_API_KEY=canary", "--env", "LR=1", "--", "bash", "run.sh")
     assert found.returncode == 0, found.stderr
     assert "canary" not in found.stdout + found.stderr
     assert "WANDB_API_KEY='(not shown)'" in found.stdout
@@ -60,7 +60,7 @@ def test_secrets_are_not_shown_and_nothing_runs(execute, tmp_path):
         ((), 2, "Missing argument"),
     ],
 )
-def test_command_that_cannot_be_started_is_refused(execute, words, code, sentence):
-    found = execute(*words)
+def test_command_that_cannot_be_started_is_refused(show, words, code, sentence):
+    found = show(*words)
     assert found.returncode == code
     assert sentence in found.stderr
