@@ -229,7 +229,7 @@ def list_commands() -> dict[str, dict[str, Any]]:
     # These two commands hand their words on to the node's side, which reads them.
     production = typer.Typer(add_completion=False)
     production.command("run", context_settings={"allow_interspersed_args": False})(run)
-    others = {"run": get_command(production), "exec": agent.commands["exec"]}
+    others = {"run": get_command(production), "diagnose": agent.commands["diagnose"]}
     return {"advisor": {**advisor.commands, **others}, "advisor-agent": dict(agent.commands)}
 
 
@@ -246,7 +246,7 @@ def describe_command_line() -> str:
     ]
     for program, commands in list_commands().items():
         for name, command in commands.items():
-            if (program, name) != ("advisor-agent", "exec"):
+            if (program, name) != ("advisor-agent", "diagnose"):
                 lines += _describe_command(f"{program} {name}", command)
     return "\n".join(lines).rstrip() + "\n"
 

@@ -48,7 +48,7 @@ def say_load(load: str, cores: int, own: int = 0, running: Sequence[str] = ()) -
     named = f" (now {', '.join(running[:_NAMED])})" if running else ""
     return (
         f"Load {float(fields[0]):.0f} on {cores} processors: {others} other processes want them{named}, so that starts "
-        "and steps take longer, and vary. Tune where nothing else runs, or give the job more time (--minutes)."
+        "and steps take longer, and vary. Measure where nothing else runs; tuning needs more time here (--minutes)."
     )
 
 
