@@ -251,7 +251,7 @@ def describe_diagnosed(told: Diagnosed, command: Sequence[str]) -> list[str]:
     if not told.found:
         lines.append(f"Nothing stands out: {_say_largest(told.phases)}.")
     if told.computing is not None:
-        lines.append(f"Ranks compute {told.computing:.0%} of a step; the rest is communication and waiting.")
+        lines.append(f"Communication and waiting for other ranks take {1 - told.computing:.0%} of a step.")
     else:
         lines.append("What of backward is communication could not be measured.")
     lines.append(f"Prove a change:  advisor tune --minutes 10 -- {shlex.join(command)}")
