@@ -167,7 +167,7 @@ def _find(value: Any, key: str) -> list[Any]:
     ]
 
 
-def test_server_speaks_tls_where_its_agents_call_it_and_says_whether_it_is_the_active_one() -> None:
+def test_one_server_speaks_tls_where_its_agents_call_it_and_says_whether_it_is_ready() -> None:
     sets = {each["metadata"]["name"]: each for name in ("server", "agents") for each in load(name)
             if each["kind"] == "StatefulSet"}  # fmt: skip
     server, agent = (
@@ -186,7 +186,7 @@ def test_server_speaks_tls_where_its_agents_call_it_and_says_whether_it_is_the_a
     assert probe["httpHeaders"] == [{"name": "Host", "value": "localhost"}], (
         "a pod's address is no allowed host"
     )
-    assert sets["advisor-server"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert sets["advisor-server"]["spec"]["replicas"] == 1, "a second server would be refused"
     (certificate,) = (
         source["secret"]["items"] for source in _find(sets["advisor-agent"], "sources")[0]
         if source["secret"]["name"] == "advisor-tls"
