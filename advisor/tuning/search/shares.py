@@ -21,6 +21,9 @@ from advisor.tuning.space.reversion import Unit, list_units, take_back
 _ROOT_TWO = math.sqrt(2.0)
 _LIKELY = 0.5
 """Chance from which settings are taken to bring something: the median model's (Barbieri and Berger 2004)."""
+_FOREIGN = 0.2
+"""Standard deviation of what a setting brings, in ln(rate), of which nothing is asked: an arm with it tells of large
+gains of the others alone."""
 _SAME = 5e-4
 """Standard error of the ln ratio of two strategies whose plan in force is the same."""
 
@@ -49,7 +52,11 @@ class Shares:
 
     def find_places(self, changes: Mapping[str, Value]) -> frozenset[int]:
         """Return the places of the units that a part of the strategy holds."""
-        return frozenset(place for place, unit in enumerate(self.units) if changes.keys() >= set(unit))
+        return frozenset(
+            place
+            for place, unit in enumerate(self.units)
+            if all(name in changes and changes[name] == self.whole[name] for name in unit)
+        )
 
     def expect(self, part: Mapping[str, Value]) -> float:
         """Return what a part of the strategy is expected to bring, in ln(rate)."""
@@ -112,7 +119,7 @@ class Shares:
         return {}
 
     def _list_arms(self) -> list[Arm]:
-        """What races say of the baseline, of the strategy and of its parts.
+        """What races say of the baseline, of the strategy and of its parts, and of arms that hold others beside them.
 
         A part that raced beside none of them counts by its score, as a race of its own.
         """
@@ -120,7 +127,7 @@ class Shares:
         arms: list[Arm] = []
         raced = set()
         for number, blocks in record.races.items():
-            known = [b for b in blocks if self._is_part(record.trial[b.trial_number].changes)]
+            known = [b for b in blocks if self._tells(record.trial[b.trial_number].changes)]
             if len(known) > 1 and len({b.session_id for b in known}) == 1:
                 arms += self._read_race(number, known)
                 raced |= {block.trial_number for block in known}
@@ -202,9 +209,18 @@ class Shares:
     ) -> Arm:
         places = self.find_places(changes)
         luck = RACE_LUCK if launch else 0.0
+        foreign = _ROOT_TWO * _FOREIGN * math.sqrt(len(changes.keys() - self._name_held(changes)))
         alone = rate - self._say_together(places)
-        return Arm(number, places, launch, alone, math.hypot(error, luck) / _ROOT_TWO)
+        return Arm(number, places, launch, alone, math.hypot(error, luck, foreign) / _ROOT_TWO)
+
+    def _name_held(self, changes: Mapping[str, Value]) -> set[str]:
+        """The names of the units that a strategy holds."""
+        return {name for place in self.find_places(changes) for name in self.units[place]}
 
     def _is_part(self, changes: Mapping[str, Value]) -> bool:
-        held = {name for place in self.find_places(changes) for name in self.units[place]}
-        return changes.items() <= self.whole.items() and held == changes.keys()
+        return changes.items() <= self.whole.items() and self._name_held(changes) == changes.keys()
+
+    def _tells(self, changes: Mapping[str, Value]) -> bool:
+        """Whether it is a part, or holds one beside exact settings that are not asked of."""
+        record = self.state.record
+        return self._is_part(changes) or (bool(self._name_held(changes)) and record.is_exact(changes))

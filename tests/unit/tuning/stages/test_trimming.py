@@ -96,6 +96,16 @@ def test_a_slow_mood_of_the_machine_in_one_race_carries_nothing() -> None:
     assert find_core(raced, WINNER) == THREADS
 
 
+def test_what_other_strategies_show_of_a_setting_tells_which_carries_a_large_gain() -> None:
+    """The winner raced once, as a whole; strategies with a setting beside that it does not hold had one of its own."""
+    raced = begun(WINNER, 1.5)
+    raced.race(
+        BASE, (Purpose.SEARCH, {**THREADS, **GARBAGE}, 1.5), (Purpose.SEARCH, {**SIZE, **GARBAGE}, 0.0)
+    )
+
+    assert find_core(raced, WINNER) == THREADS
+
+
 def test_of_settings_of_which_none_is_shown_to_help_one_stays() -> None:
     raced = begun(WINNER, 0.0).race(
         (Purpose.REVERT, WINNER, 0.0), (Purpose.REVERT, SIZE, 0.0), (Purpose.REVERT, THREADS, 0.0)
