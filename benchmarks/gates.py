@@ -198,6 +198,7 @@ async def hold_idle(arguments: argparse.Namespace) -> list[Finding]:
         used_s, began_s = server.cpu_s(), time.perf_counter()
         await asyncio.sleep(arguments.seconds)
         share = (server.cpu_s() - used_s) / (time.perf_counter() - began_s)
+        assert not any(task.done() for task in tasks), "an agent no longer waits"
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
