@@ -25,7 +25,7 @@ from advisor.protocol.measured.messages import (
     RegisterAgent,
     SessionEnd,
 )
-from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.results import BlockResult, RaceRules
 from advisor.protocol.measured.trials import BlockPlan, RacePlan, SessionState
 from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.training.workload import WITH_SECRETS, Workload, WorkloadFacts
@@ -38,7 +38,7 @@ from agent.settings import AgentSettings
 SERVER_URL = "http://rehearsal.invalid"
 """No name that resolves: nothing may ever be asked over a network here."""
 _ARM = BlockPlan(block_id="as-it-stands", trial_number=0)
-_RACE = RacePlan(arms=(_ARM,))
+_RACE = RacePlan(arms=(_ARM,), rules=RaceRules(max_steps=100, target_s=2.0))
 
 
 class Rehearsed(Message):
