@@ -12,6 +12,7 @@ from advisor.exporters.plain import ENVIRONMENT, JSON, NCCL
 from advisor.exporters.schedulers import KUBERNETES, SLURM
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.near_names import find_nearest
 
 BUNDLE = "bundle"
 """What stands for the files that the job's own training loads, and a report, where one format is named."""
@@ -33,7 +34,9 @@ def export(advice: Advice, job: Job, format: str, target: str | None = None) -> 
     Raises ExportError, with a sentence, for an unknown format or target, and for one that means nothing for this job.
     """
     if format not in FORMATS:
-        raise ExportError(f"{format!r} is no export format: choose one of {', '.join(FORMATS)}.")
+        near = find_nearest(format[:100], FORMATS)
+        asked = f" (did you mean {' or '.join(near)}?)" if near else ""
+        raise ExportError(f"There is no format {format[:100]!r}{asked}; there are {', '.join(FORMATS)}.")
     suitable = list_suitable(job)
     if FORMATS[format] not in suitable:
         raise ExportError(

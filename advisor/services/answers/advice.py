@@ -7,7 +7,6 @@ from advisor.errors import AdviceNotReady, InvalidRequest, NoForecast, UnknownFo
 from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export
 from advisor.protocol.answers.advice import Advice, ParetoPoint
 from advisor.protocol.answers.forecast import Forecast, WhatIf
-from advisor.protocol.near_names import find_nearest
 from advisor.protocol.nodes.testbed import read_link_rate
 from advisor.services.jobs import get_history, get_job, read_history
 from advisor.services.tuning import Tuning
@@ -77,10 +76,6 @@ def export_strategy(work: UnitOfWork, job_id: str, format: str, target: str | No
 
     Raises JobNotFound, AdviceNotReady, and UnknownFormat when the format or the target does not exist.
     """
-    if format not in FORMATS:
-        near = find_nearest(format[:100], FORMATS)
-        asked = f" (did you mean {' or '.join(near)}?)" if near else ""
-        raise UnknownFormat(f"There is no format {format[:100]!r}{asked}; there are {', '.join(FORMATS)}.")
     job, advice = get_job(work, job_id), get_advice(work, job_id)
     try:
         return export(advice, job, format, target)

@@ -74,8 +74,10 @@ def test_a_kept_baseline_says_that_nothing_needs_to_change(name, advise) -> None
 
 
 def test_an_unknown_format_is_named_with_the_allowed_ones(advise) -> None:
-    with pytest.raises(ExportError, match="'yaml' is no export format: choose one of json, torchrun"):
+    with pytest.raises(ExportError, match="There is no format 'yaml'; there are json, torchrun"):
         export(*advise({}), "yaml")
+    with pytest.raises(ExportError, match=r"'trianer' \(did you mean trainer\?\)"):
+        export(*advise({}), "trianer")
 
 
 @pytest.mark.parametrize("name", ["paddle", "paddle-python"])

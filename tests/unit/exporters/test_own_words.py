@@ -7,6 +7,8 @@ import pytest
 
 from advisor.answers.report import export_bundle
 from advisor.exporters.own_lines import list_own_lines
+from advisor.exporters.words import VARIABLES as OF_ENVIRONMENT
+from advisor.exporters.words import WORDS
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.training.workload import WorkloadKind
 
@@ -15,6 +17,10 @@ VARIABLES = {name for name in CATALOGUE if name.isupper()}
 
 def told(advice, job) -> list[str]:
     return [f"{line.text} | {line.where}".removesuffix(" | ") for line in list_own_lines(advice, job)]
+
+
+def test_every_row_of_the_words_is_of_a_knob() -> None:
+    assert set(WORDS) | set(OF_ENVIRONMENT) <= set(CATALOGUE)
 
 
 def test_every_knob_that_is_varied_has_a_word_of_pytorchs() -> None:

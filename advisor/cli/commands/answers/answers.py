@@ -140,7 +140,7 @@ def _describe_difference(answer: Advice, job: Job, format_name: str, target: str
 
 def _refuse_useless(answer: Advice, job: Job, format_name: str, target: str | None) -> None:
     """Raise CommandFailed where the format can hold settings, and can hold none of those that are advised."""
-    if format_name not in FORMATS or not FORMATS[format_name].knobs or not answer.changes:
+    if format_name not in FORMATS or not answer.changes:
         return
     with suppress(ExportError):  # The server says it of its own formats.
         file = make_export(answer, job, format_name, target)
