@@ -3,14 +3,15 @@
 import inspect
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from advisor.cli.screen import Screen
@@ -106,8 +107,35 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the parser of options raises; typer carries it under a private name."""
 
 
+def _convert_given(params: list[Any]) -> list[Any]:
+    """Let parameters convert only what was given: typer loads pydantic for it, which takes as long as all the rest."""
+    for param in params:
+        if "process_value" not in vars(param):
+            param.process_value = partial(_process, param, param.process_value)
+    return params
+
+
+def _process(param: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    if value is not None or param.required:
+        return convert(context, value)
+    value = () if param.nargs == -1 or getattr(param, "multiple", False) else None
+    return value if param.callback is None else param.callback(context, param, value)
+
+
+class Command(TyperCommand):
+    """A command that loads nothing for options that were not given."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return what it takes."""
+        return _convert_given(super().get_params(ctx))
+
+
 class Commands(TyperGroup):
     """A group of commands whose errors are explained instead of traced, those of the parser as well."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return what stands before the command."""
+        return _convert_given(super().get_params(ctx))
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Parse what stands before the command."""
@@ -234,7 +262,10 @@ def build_app(words: Sequence[str] | None = None) -> typer.Typer:
         if place.is_group:
             app.add_typer(function(), name=name, help=told, rich_help_panel=place.panel)
         else:
-            app.command(name, help=told, context_settings=settings, rich_help_panel=place.panel)(function)
+            made = app.command(
+                name, cls=Command, help=told, context_settings=settings, rich_help_panel=place.panel
+            )
+            made(function)
     return app
 
 

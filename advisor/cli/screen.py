@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import Console, RenderableType
 
+_FORCING = {"FORCE_COLOR", "TTY_COMPATIBLE"}
+"""Variables by which a stream may count as a terminal that is none."""
 _PLAIN_WIDTH = 100
 """Columns of a result that is piped or written to a batch job's log."""
 
@@ -49,7 +51,9 @@ class Screen:
     @property
     def is_piped(self) -> bool:
         """Whether another program reads the results."""
-        return not self.out.is_terminal
+        if not sys.stdout.isatty() and not _FORCING & os.environ.keys():
+            return True
+        return not self.out.is_terminal  # what draws decides, and takes its time to load
 
     def tell(self, sentence: str) -> None:
         """Say what is being done."""

@@ -22,6 +22,7 @@ from advisor.protocol.states import STAGE_WORDS, JobState, Stage, Verdict
 if TYPE_CHECKING:
     from rich.table import Table
 
+_MOST = 20
 _WHEN = "then: a date or time such as 2026-11-20 (UTC), or how long ago, such as 36h or 7d"
 
 
@@ -58,7 +59,9 @@ def list_jobs(
         str | None, typer.Option(metavar="WHEN", help=f"Only jobs submitted before {_WHEN}.")
     ] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Archived jobs as well.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most jobs to list.")] = 20,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Most jobs to list.", show_default=str(_MOST))
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first."""
@@ -75,7 +78,7 @@ def list_jobs(
     }
     wanted: Query = {field: value for field, value in given.items() if value}
     with _asking(os.environ) as asked:
-        jobs = fetch_jobs(asked, wanted, limit)
+        jobs = fetch_jobs(asked, wanted, limit or _MOST)
         with understood():
             rows = [_read_row(job, _fetch_advice(asked, job)) for job in jobs]
     if as_json:
