@@ -150,7 +150,7 @@ class RealBench:
         shared = set(os.listdir(_SHARED_MEMORY))
         on_cards, memory = {process.pid for process in self.list_processes()}, self._count_memory()
         launch = ["torchrun", "--nproc-per-node", "2", *self._name("training.py", arguments)]
-        words = [sys.executable, "-P", "-m", "agent", "exec", "--run", "--env", f"OUT={out}", "--", *launch]
+        words = [sys.executable, "-P", "-m", "agent", "diagnose", "--env", f"OUT={out}", "--", *launch]
         # Short: a unix socket's path may have 107 bytes.
         with (
             tempfile.TemporaryDirectory(prefix="fa-") as temporary,

@@ -673,7 +673,7 @@ def test_every_command_has_help_and_no_surprising_name() -> None:
     }
     assert named == {
         "tune", "serve", "submit", "jobs", "show", "watch", "logs", "cancel", "advice", "export", "doctor",
-        "knobs", "version", "token", "admin", "agents", "exec", "testbed", "workloads", "predict", "run",
+        "knobs", "version", "token", "admin", "agents", "diagnose", "testbed", "workloads", "predict", "run",
         "verify", "pause", "resume", "prioritise", "extend", "clone", "archive", "delete", "login", "logout",
         "report", "repeat", "slurm", "ray", "race", "study",
     }  # fmt: skip
