@@ -27,6 +27,7 @@ from sqlalchemy import (
     make_url,
     select,
     text,
+    update,
 )
 from sqlalchemy.exc import (
     DatabaseError,
@@ -46,13 +47,15 @@ from advisor.storage.notifier import Notifier
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.server_lock import ServerLock
 from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
-from advisor.storage.tables import VERSION_TABLE, Base
+from advisor.storage.tables import VERSION_TABLE, Base, JobRow
 from advisor.storage.work import UnitOfWork
 
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _FULL_FOR_S = 10.0
 """So long after a write has found the disk full the database is not ready."""
 _MIGRATION_LOCK = 0x666C_6565_74
+_FORMERLY = "0022"
+"""What the first tables were called before the first release: such a database has the tables of 0001."""
 _versions = Table(
     VERSION_TABLE,
     MetaData(),
@@ -200,12 +203,13 @@ class Database:
                 connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
             tables = inspect(connection).get_table_names()
+            is_taken_over = VERSION_TABLE in tables and _take_over(connection)
             if self.is_sqlite and not tables:
                 _make_tables(connection)
                 self._strike(FaultPoint.MIGRATED, Side.BEFORE)
             elif VERSION_TABLE not in tables or _read_versions(connection) != [find_newest_revision()]:
                 upgrade(connection, on_step=lambda: self._strike(FaultPoint.MIGRATED, Side.BEFORE))
-            else:
+            elif not is_taken_over:
                 return
         self._strike(FaultPoint.MIGRATED, Side.AFTER)
 
@@ -244,7 +248,7 @@ class Database:
             if (told := _tell(error)) is error:
                 raise
             raise told from error
-        if revision is not None and revision not in (known := _list_revisions()):
+        if revision not in {None, _FORMERLY, *(known := _list_revisions())}:
             place = "of ADVISOR_DATABASE_URL" if self.file is None else str(self.file.path)
             raise DatabaseRefused(
                 f"Another version has written the database {place}: it is of revision {revision}, and this version "
@@ -367,6 +371,15 @@ def _make_tables(connection: Connection) -> None:
     Base.metadata.create_all(connection)
     _versions.create(connection)
     connection.execute(insert(_versions).values(version_num=find_newest_revision()))
+
+
+def _take_over(connection: Connection) -> bool:
+    """Give a database of `_FORMERLY` today's words; return whether it is one."""
+    if _read_versions(connection) != [_FORMERLY]:
+        return False
+    connection.execute(update(_versions).values(version_num="0001"))
+    connection.execute(update(JobRow).where(JobRow.stage == "simplify").values(stage="trim"))
+    return True
 
 
 def _read_versions(connection: Connection) -> list[str]:

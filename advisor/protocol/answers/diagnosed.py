@@ -12,7 +12,8 @@ from statistics import fmean, stdev
 from advisor.protocol.answers.late_rank import tell_late
 from advisor.protocol.base import Message
 from advisor.protocol.measured.results import BlockResult, Phases
-from advisor.protocol.nodes.cluster import DeviceKind, Node
+from advisor.protocol.nodes.cluster import Cluster, Node
+from advisor.protocol.training.crowd import find_crowd
 from advisor.protocol.training.workload import SAMPLES_PER_S, WorkloadFacts
 
 MOST = 5
@@ -164,18 +165,16 @@ def _find_communication(
 
 def _find_crowd(left: dict[str, float], facts: WorkloadFacts, node: Node) -> Iterator[Found]:
     """Threads beyond the cores: ranks stall and wait for each other, now one and now another."""
-    ranks, threads, cores = facts.local_world_size, facts.cpu_threads, node.cpu_count
-    if facts.device is not DeviceKind.CPU or threads < 2 or ranks * threads <= cores:
+    crowd = find_crowd(facts, Cluster(nodes=(node,)))
+    if crowd is None:
         return
-    cost_s = left.pop("stalls_s") + left.pop("wait_s")
+    cost_s = left["stalls_s"] + left["wait_s"]
     left |= {"stalls_s": 0.0, "wait_s": 0.0}
-    fewer = max(1, cores // ranks)
-    remedy = f"torch.set_num_threads({fewer})" if facts.sets_threads else f"OMP_NUM_THREADS={fewer}"
     yield _find(
         "threads",
         cost_s,
-        f"{ranks} ranks × {threads} threads compute on {cores} cores: they stall and wait for each other",
-        f"{remedy}, before the launch command" if not facts.sets_threads else f"{remedy}, in the script",
+        f"{crowd}: they stall and wait for each other",
+        f"{crowd.remedy}, {'in the script' if facts.sets_threads else 'before the launch command'}",
         "threads of each rank, cores, and slow steps",
     )
 

@@ -6,6 +6,7 @@ from advisor.protocol.knobs.loading import DALI
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Trial
 from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.crowd import find_crowd
 from advisor.protocol.training.own_knobs import spell
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.tuning.history.breakoffs import find_script_failure, list_break_offs
@@ -238,18 +239,10 @@ def _list_failed_values(record: Record) -> list[str]:
 
 def _say_crowded(record: Record) -> str:
     """Say that the ranks' threads outnumber the processors, where no measurement tells what fewer would do."""
-    facts, nodes = record.job.facts, record.job.cluster.nodes
-    if facts is None or not nodes or facts.device is not DeviceKind.CPU:
+    crowd = find_crowd(record.job.facts, record.job.cluster)
+    if crowd is None or any("num_threads" in block.plan.overrides for block in record.usable):
         return ""
-    cpus, ranks, threads = min(node.cpu_count for node in nodes), facts.local_world_size, facts.cpu_threads
-    is_tried = any("num_threads" in block.plan.overrides for block in record.usable)
-    if is_tried or ranks * threads <= cpus or threads < 2:
-        return ""
-    fewer = max(1, cpus // ranks)
-    remedy = (
-        f"torch.set_num_threads({fewer}) in the script" if facts.sets_threads else f"OMP_NUM_THREADS={fewer}"
-    )
     return (
-        f"{ranks} ranks with {threads} threads each compute on a node's {cpus} CPUs, and fewer threads were not "
-        f"measured yet: they are likely to help ({remedy})."
+        f"The ranks' threads outnumber the cores ({crowd}), and fewer were not measured yet: they are likely to help "
+        f"({crowd.remedy})."
     )

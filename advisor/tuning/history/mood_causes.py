@@ -11,7 +11,7 @@ from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import BlockResult, Phases
 from advisor.protocol.measured.trials import Block
-from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.crowd import find_crowd, spell_threads
 from advisor.tuning.history.moods import (
     Cycle,
     Spell,
@@ -78,7 +78,8 @@ def find_calming(record: Record) -> tuple[str, Value] | None:
         return None
     if (remedy := _find_remedy(record, parted.parts, parted.border)) is not None:
         return remedy.name, remedy.value
-    return ("num_threads", _count_fitting_threads(record)) if _find_crowd(record) else None
+    crowd = find_crowd(record.job.facts, record.job.cluster)
+    return ("num_threads", crowd.fewer) if crowd else None
 
 
 def find_moods(record: Record) -> Moods | None:
@@ -90,9 +91,8 @@ def find_moods(record: Record) -> Moods | None:
     slow, fast = _tell(record, spells[0], slow_parts), _tell(record, spells[1], fast_parts)
     remedy = _find_remedy(record, (slow_parts, fast_parts), border)
     cause, told = _find_cause(record, (slow_parts, fast_parts), (slow, fast), remedy)
-    likely = (
-        _spell(record, "num_threads", _count_fitting_threads(record)) if cause is MoodCause.THREADS else ""
-    )
+    crowd = find_crowd(record.job.facts, record.job.cluster)
+    likely = crowd.remedy if crowd and cause is MoodCause.THREADS else ""
     return Moods(
         slow=slow,
         fast=fast,
@@ -224,16 +224,10 @@ def _list_arms(record: Record, parts: Sequence[_Part]) -> list[tuple[Mapping[str
     return found
 
 
-def _count_fitting_threads(record: Record) -> int:
-    """Threads of a rank that leave a core to each."""
-    return max(1, min(n.cpu_count for n in record.job.cluster.nodes) // _count_ranks(record))
-
-
 def _spell(record: Record, name: str, value: Value) -> str:
-    facts = record.job.facts
     if name != "num_threads":
         return Changes({name: value}).describe()
-    return f"torch.set_num_threads({value})" if facts and facts.sets_threads else f"OMP_NUM_THREADS={value}"
+    return spell_threads(record.job.facts, int(value))
 
 
 # --- what makes it ------------------------------------------------------------------------------------
@@ -251,30 +245,12 @@ def _find_cause(
         return MoodCause.OTHERS, (
             f"other processes take {taken[0]:.0%} of the processors in the slow mood, {taken[1]:.0%} in the fast one"
         )
-    if crowd := _find_crowd(record):
+    if crowd := find_crowd(record.job.facts, record.job.cluster):
         is_shown = remedy is not None and remedy.name == "num_threads"
         told = "the ranks' threads fight for the cores" if is_shown else "threads beyond the cores may be why"
         return MoodCause.THREADS, f"{told} ({crowd})"
     longer = _say_longer(moods[0].phases, moods[1].phases)
     return (MoodCause.PART, longer) if longer else (MoodCause.UNKNOWN, "")
-
-
-def _find_crowd(record: Record) -> str:
-    """`2 ranks × 2 threads on 2 cores` where ranks on processors have more threads than there are cores, else ""."""
-    facts, nodes = record.job.facts, record.job.cluster.nodes
-    if facts is None or not nodes or facts.device is not DeviceKind.CPU:
-        return ""
-    cores, ranks, threads = min(n.cpu_count for n in nodes), _count_ranks(record), facts.cpu_threads
-    is_crowd = threads > 1 and ranks * threads > cores
-    return f"{ranks} ranks × {threads} threads on {cores} cores" if is_crowd else ""
-
-
-def _count_ranks(record: Record) -> int:
-    """Of one machine."""
-    facts = record.job.facts
-    if facts is None:
-        return 1
-    return facts.world_size if record.job.cluster.shares_one_machine else facts.local_world_size
 
 
 def _measure_taken(parts: Sequence[_Part]) -> float | None:

@@ -168,7 +168,8 @@ class Shares:
         """Standard deviation of an arm's ln(step time) by its mood.
 
         What ends a mood is in some arms and not in others: how far they are apart is then another race by race, and
-        says nothing of what else they hold. Where nobody knows what ends it the baseline has the mood for all.
+        says nothing of what else they hold. Where no race and no fact tells what ends the mood, the
+        baseline alone is taken to have it.
         """
         return 0.0 if self._is_calm(changes) else self._mood_spread
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.storage import Database, DatabaseRefused
 from advisor.storage.database import find_newest_revision
 from advisor.storage.sqlite.database_file import DatabaseFile
@@ -84,13 +84,29 @@ def test_file_is_held_by_one_server_under_a_hard_link_too(tmp_path: Path) -> Non
 
 def test_database_that_this_release_does_not_know_is_refused_with_what_to_do(database: Database) -> None:
     with database.begin() as work:
-        work.connection.execute(text("UPDATE advisor_alembic_version SET version_num = '0022'"))
+        work.connection.execute(text("UPDATE advisor_alembic_version SET version_num = '0099'"))
     for touch in (database.migrate, database.hold):
-        with pytest.raises(DatabaseRefused, match=r"Another version.*revision 0022") as refused:
+        with pytest.raises(DatabaseRefused, match=r"Another version.*revision 0099") as refused:
             touch()
         assert "Install the version that has served it" in refused.value.hint
         if database.file is not None:
             database.file.release()
+
+
+def test_database_from_before_the_first_release_is_taken_over(database: Database) -> None:
+    """Its tables are the same; their number and one stage of a job had other names."""
+    with database.begin() as work:
+        work.jobs.add(Job(id="j1", spec=make_spec(), state=JobState.PAUSED, created_at=NOW))
+        work.connection.execute(text("UPDATE advisor_alembic_version SET version_num = '0022'"))
+        work.connection.execute(text("UPDATE jobs SET stage = 'simplify'"))
+    with pytest.raises(DatabaseRefused, match="of revision 0022, and this release works with"):
+        database.prove_current()
+    database.migrate()
+    database.prove_current()
+    with database.read() as work:
+        found = work.jobs.get("j1")
+    assert found is not None
+    assert found.stage is Stage.TRIM
 
 
 def test_database_is_copied_before_it_is_migrated(tmp_path: Path, release_next: Callable[[], Path]) -> None:

@@ -125,7 +125,7 @@ def report(
 
 
 def _tell_held(answer: Advice, file: str, screen: Screen) -> None:
-    """Say what a file holds where nothing is advised: nobody who asked for a strategy expects their own settings."""
+    """Tell the user that a file holds the baseline where the advice changes nothing."""
     if held := say_held(answer, file):
         screen.tell(held)
 

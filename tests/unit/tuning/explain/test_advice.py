@@ -178,7 +178,7 @@ def test_more_threads_than_processors_are_told_until_fewer_were_measured(
     cpus = min(node.cpu_count for node in job.cluster.nodes)
     facts = job.facts.model_copy(update={"cpu_threads": 2 * cpus, "device": DeviceKind.CPU})
     told = build_advice(job.model_copy(update={"facts": facts}), JobHistory(), START).watch
-    assert any(f"with {2 * cpus} threads each" in sentence for sentence in told)
+    assert any(f"× {2 * cpus} threads on" in sentence for sentence in told)
 
     few = facts.model_copy(update={"cpu_threads": 1})
     assert not build_advice(job.model_copy(update={"facts": few}), JobHistory(), START).watch
