@@ -10,8 +10,8 @@ SOURCES := advisor agent tests benchmarks docs
 # Tests and servers start hundreds of processes: each would compile what another one has compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs gpu-check check quick test fuzz model computing waiting consumers conformance lock audit format serve testbed browser \
-    engines soak screenshots clean
+.PHONY: help setup demo docs gpu-check check quick test fuzz model computing waiting consumers conformance matrix lock audit format \
+    serve testbed browser engines soak screenshots clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,11 +53,12 @@ CHECKS ?=
 gpu-check: $(STAMP)  ## everything that only a GPU can show, written to docs/results/gpu.md (CHECKS="timing,memory")
 	$(BIN)/python -m tests.gpu --output docs/results/gpu.md $(if $(CHECKS),--checks "$(CHECKS)")
 
-check: $(STAMP)  ## format, lint, types, import contracts
+check: $(STAMP)  ## format, lint, types, import contracts, and torch's newest release against the page
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tests.releases --newest
 
 format: $(STAMP)  ## format the code and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
@@ -90,14 +91,14 @@ quick: check  ## check, then what only computes: no server, no training, nothing
 	$(BIN)/pytest $(WORKERS) -m 'not thorough' $(QUICK)
 
 # Tests that wait for processes leave the processors idle, so that those that compute, and the check, run beside them.
-# After both come those that want a calm machine and leave it calm, two at a time, and those that judge timings or load
+# After both come those that want a calm machine and leave it calm, three at a time, and those that judge timings or load
 # the whole machine, one after the other. What fails on a shared machine counts when it fails twice, the second time alone.
 BUSY := not alone and not calm
 CALM := calm and not alone
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
 test: $(STAMP) browser engines  ## everything: check, then all tests, also those that start servers, trainings and a browser
 	@$(MAKE) --jobs=3 check computing waiting
-	@$(BIN)/pytest -n 2 --dist loadfile -m '$(CALM)' $(WAITING) $(AGAIN) -m '$(CALM)' $(WAITING); }
+	@$(BIN)/pytest -n 3 --dist loadfile -m '$(CALM)' $(WAITING) $(AGAIN) -m '$(CALM)' $(WAITING); }
 	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
 
 # Each of two runs at once remembers its own failures.
@@ -123,6 +124,11 @@ consumers: $(STAMP)  # what conformance installs (Paddle, DeepSpeed, old torch â
 
 conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle into a venv of its own)
 	@$(BIN)/pytest -n 3 --dist worksteal -m conformance $(APART) $(AGAIN) -m conformance $(APART); }
+
+# Outside CI: each release with CUDA is 5 GB, and a quarter of an hour on two cores. Another one: TORCH="2.15.0".
+TORCH ?=
+matrix: $(STAMP)  ## every lever in each of torch's releases, into docs/results/torch_releases.md (TORCH="2.6.0 2.14.1")
+	$(BIN)/python -m tests.releases $(TORCH)
 
 # What the server's image installs, with the hash of every file: what is not on the list is not installed.
 lock: $(STAMP)  ## write requirements-server.lock anew, from pyproject.toml
@@ -150,4 +156,4 @@ testbed: $(RUNS)  ## nodes with shaped links on this machine (root; NODES=3 RATE
 	$(BIN)/advisor testbed nodes=$(NODES),rate=$(RATE)$(if $(CPUS),$(comma)cpus=$(CPUS))
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .conformance advisor-demo site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .conformance .releases advisor-demo site .mypy_cache .ruff_cache .pytest_cache

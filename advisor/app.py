@@ -24,14 +24,12 @@ from advisor.api.edge.problems import NothingThere, answer_with_problems, docume
 from advisor.api.edge.refusals import HostCheck
 from advisor.api.edge.requests import PREFIX, RequestWatch
 from advisor.api.health import router as health
-from advisor.api.stories import write_event
 from advisor.data_dir import make_private
 from advisor.services.background.keeper import Keeper
 from advisor.services.background.lobby import Lobby
 from advisor.services.background.pruning import PAUSE_S, Pruner
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
-from advisor.services.following import Stories
 from advisor.services.measuring.leases import Leases
 from advisor.services.metrics import Metrics
 from advisor.services.planning.decided import Overdue, VersionedDecision, settle, think
@@ -39,14 +37,13 @@ from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.services.planning.processes import PlannerProcesses, Question, Setting
 from advisor.services.timers import Timers
 from advisor.services.tokens import KnownTokens, ensure_first_tokens
-from advisor.services.tuning import Tuning
 from advisor.services.visits import take_link
 from advisor.settings import Settings
 from advisor.storage import Database
 from advisor.storage.fault_points import Strike, pass_by
 from advisor.storage.notifier import JOBS, PLACES
 from advisor.storage.whole.census import Census
-from advisor.tuning.asked import PlannerTuning
+from advisor.tuning.asked import Tuning
 
 _ID_BYTES = 5
 _SILENT_S = 10.0
@@ -93,15 +90,14 @@ def create_app(
     metrics.ask_database(lambda: _take_census(database, clock(), timers))
 
     processes, overdue = _make_processes(settings, timers) if tuning is None else None, Overdue()
-    tuning = tuning or PlannerTuning()
+    tuning = tuning or Tuning()
 
-    def decide(job_id: str, session_id: str | None) -> VersionedDecision:
+    def decide(job_id: str) -> VersionedDecision:
         now = clock()
         if processes is None:
-            decided = think(database, tuning, job_id, now, session_id, timers, overdue)
+            decided = think(database, tuning, job_id, now, timers, overdue)
         else:
-            question = Question(job_id, now, session_id)
-            decided = settle(database, lambda: processes.look(question), now)
+            decided = settle(database, lambda: processes.look(Question(job_id, now)), now)
         metrics.note_plan(decided.took_s, quick=bool(decided.late))
         return decided
 
@@ -133,10 +129,9 @@ def create_app(
         lifespan=_live(context, processes),
     )
     app.state.context = context
-    app.state.failures = FailureCounter()
+    app.state.failures = FailureCounter(time.monotonic)
     app.state.buckets = Buckets(settings.most_requests_per_s, settings.most_requests_at_once, time.monotonic)
     app.state.streams = Streams(settings.most_streams)
-    app.state.stories = Stories(database, context.clock, write_event, tick_s=settings.tick_s)
     app.add_middleware(SizeCheck)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(SafeAnswers)

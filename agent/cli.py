@@ -22,7 +22,7 @@ from agent.devices.gpus import open_gpus
 from agent.errors import AgentError, BadConfiguration, NotWelcome
 from agent.logs import configure_logs
 from agent.loop import Agent
-from agent.operator.config import describe_error, read_config
+from agent.operator.config import CONFIG_VARIABLE, describe_error, read_config
 from agent.operator.diagnose_command import diagnose
 from agent.settings import AgentSettings, default_work_dir
 from agent.trust.allowance import TRAINING_LAUNCHERS, Allowance
@@ -58,7 +58,10 @@ def run(
     config: Annotated[
         Path | None,
         typer.Option(
-            callback=_use_config, is_eager=True, help="TOML file with these options and the table [allow]."
+            callback=_use_config,
+            is_eager=True,
+            envvar=CONFIG_VARIABLE,
+            help="TOML file with these options and the table [allow].",
         ),
     ] = None,
     name: Annotated[

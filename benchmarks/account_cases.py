@@ -1,6 +1,6 @@
 """The trainings of `accounts.py`: what each one's step is made of, and which cause is the right name for its time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,10 @@ class Told:
     """The fields of `workloads/accounted.py`'s Case."""
     right: frozenset[str]
     """Names of `accounts.name_cause`; any of them is right."""
+    tells: frozenset[str] = frozenset()
+    """Findings of `advisor diagnose` that have to be among its own, at whatever place."""
+    tells_not: frozenset[str] = frozenset()
+    """Those that must not be."""
     rate: str = ""
     """Two nodes of the testbed with such links, and a rank on each; one node of two ranks where empty."""
 
@@ -28,8 +32,10 @@ def _collect(kind: str, seconds: float = 0.08, where: str = "own", **more: Any) 
     return {"kind": kind, "where": where, "seconds": seconds, **more}
 
 
-def _told(*right: str, rate: str = "", **made_of: Any) -> Told:
-    return Told(made_of, frozenset(right), rate)
+def _told(
+    *right: str, tells: Iterable[str] = (), tells_not: Iterable[str] = (), rate: str = "", **made_of: Any
+) -> Told:
+    return Told(made_of, frozenset(right), frozenset(tells), frozenset(tells_not), rate)
 
 
 _BASE = (_work("forward", 0.01), _work("backward", 0.02))
@@ -120,6 +126,7 @@ CLEAN: Mapping[str, Told] = {
         "unused-parameters": {"works": _SPUN, "unused": True},
         "small-buckets": {"works": _SPUN, "bucket_cap_mb": 0.05, "width": 128, "depth": 6},
         "two-models": {"works": _SPUN, "second_model": True},
+        # A linear layer by itself: torch stops computing it again once it has what the layer keeps, its input.
         "checkpointed": {"checkpointed": True, "width": 512, "depth": 6, "batch": 64},
         "real-arithmetic": {"width": 512, "depth": 4, "batch": 256},
         "bfloat16": {"width": 256, "depth": 4, "batch": 128, "dtype": "bfloat16"},
@@ -129,3 +136,35 @@ CLEAN: Mapping[str, Told] = {
         "slow-but-even": {"works": [_work("forward", 0.05), _work("backward", 0.1)]},
     }.items()
 }
+
+_BESIDE = frozenset({"unused_search", "buffers", "collectives", "compiling"})
+
+BESIDE: Mapping[str, Told] = {
+    "buffers": _told("buffers", tells={"buffers"}, works=[*_BASE], constant_mib=24),
+    "buffers-nearly": _told(*NOTHING, tells_not=_BESIDE, works=_SPUN, buffers=True),
+    "metrics-reduced": _told(
+        "collective", tells={"collectives"}, works=[*_BASE], collectives=[_collect("all_reduce", 0.012, numel=1)]
+    ),
+    "metrics-reduced-nearly": _told(
+        *NOTHING, tells_not=_BESIDE, works=_SPUN, collectives=[_collect("all_reduce", 0.0, numel=1)]
+    ),
+    "recompiles": _told("compiling", tells={"compiling"}, works=[*_BASE], compile_s=0.03, versions=1_000_000),
+    "recompiles-nearly": _told(*NOTHING, tells_not=_BESIDE, works=_SPUN, compile_s=0.03, versions=2),
+    "searches": _told(*NOTHING, "communication", "waiting", tells={"unused_search"}, searches=True, additions=2000),
+    "searches-nearly": _told(
+        *NOTHING, "communication", "waiting", tells_not={"unused_search"}, unused=True, additions=2000
+    ),
+}  # fmt: skip
+"""What stands beside a step's own parts, each with a training that nearly has it."""
+
+ALONE: Mapping[str, Told] = {
+    "alone-reading": _told("input", works=[*_BASE, _work("data", 0.05)], plain=True),
+    "alone-reading-in-a-worker": _told(
+        "input", works=[*_BASE, _work("data", 0.08)], loader="workers", plain=True
+    ),
+    "alone-own-code": _told("own", works=[*_BASE, _work("own", 0.06)], plain=True),
+    "alone-evaluates": _told("own", works=[*_BASE, _work("own", 0.4, every=5, how="evaluate")], plain=True),
+    "alone-accumulates": _told(*NOTHING, works=_BASE, accumulate=4, plain=True),
+    "alone-clean": _told(*NOTHING, works=_BASE, width=256, plain=True),
+}
+"""One process that `python` starts, whose model nothing wraps."""

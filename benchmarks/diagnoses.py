@@ -1,10 +1,11 @@
 """Does `advisor diagnose` name the cause, and nothing that is not there? Trainings whose time is known by construction.
 
-    python benchmarks/diagnoses.py [--groups named more clean] [--only NAME …] [--part 1/3]
+    python benchmarks/diagnoses.py [--groups named more clean beside alone] [--only NAME …] [--part 1/3]
 
-The trainings are those of `account_cases.py` on one node, each started by the command itself, as a user types it. The
-first finding has to be a right name for the case; no finding may tell more than the script's own clock has in that
-part, by 10 % and 2 ms. Seconds are those from Enter to the answer, beside the seconds until the script's first step.
+The trainings are those of `account_cases.py` on one node, two ranks or (`alone`) one process of python's, each started
+by the command itself, as a user types it. The first finding has to be a right name for the case; no finding may tell
+more than the script's own clock has in that part, by 10 % and 2 ms. Seconds are those from Enter to the answer, beside
+the seconds until the script's first step.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from account_cases import CLEAN, MORE, NAMED, NOTHING, Told
+from account_cases import ALONE, BESIDE, CLEAN, MORE, NAMED, NOTHING, Told
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "workloads" / "accounted.py"
@@ -30,6 +31,8 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "collectives": ("collective", "wait"), "communication": ("wait", "backward"),
     "accumulation": ("wait", "backward"), "waiting": ("wait", "collective"),
     "stalls": ("forward", "backward", "optimizer"), "threads": ("forward", "backward", "optimizer", "wait"),
+    "buffers": ("forward",), "compiling": ("forward",), "unused_search": ("forward", "wait"),
+    "recomputation": ("backward",),
 }  # fmt: skip
 """What the script's clock calls the part that a finding lies in."""
 _NAMES = {
@@ -48,10 +51,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
-    parser.add_argument("--groups", nargs="*", default=["named", "more", "clean"], metavar="GROUP")
+    parser.add_argument(
+        "--groups", nargs="*", default=["named", "more", "clean", "beside", "alone"], metavar="GROUP"
+    )
     parser.add_argument("--part", default="1/1", help="the first of three parts is 1/3 (default: all)")
     arguments = parser.parse_args()
-    every = {"named": NAMED, "more": MORE, "clean": CLEAN}
+    every = {"named": NAMED, "more": MORE, "clean": CLEAN, "beside": BESIDE, "alone": ALONE}
     chosen = [(g, n, told) for g in arguments.groups for n, told in every[g].items() if not told.rate]
     chosen = [one for one in chosen if not arguments.only or one[1] in arguments.only]
     number, parts = (int(word) for word in arguments.part.split("/"))
@@ -62,7 +67,9 @@ def main() -> None:
         found, truth, seconds, first_s = diagnose(told)
         cause = name_cause(found)
         wrong = [one for one in found.get("found", ()) if tells_too_much(one, truth)]
-        right.setdefault(group, []).append(is_right(cause, told))
+        right.setdefault(group, []).append(
+            is_right(cause, told, {one["name"] for one in found.get("found", ())})
+        )
         false.setdefault(group, []).append(bool(wrong))
         beyond.append(seconds - first_s)
         costs = ", ".join(f"{one['name']} {one['cost_s'] * 1e3:.1f}" for one in found.get("found", ()))
@@ -85,7 +92,8 @@ def main() -> None:
 def diagnose(told: Told) -> tuple[dict[str, Any], list[dict[str, float]], float, float]:
     """Return the answer, the mean seconds of each rank's parts, and the seconds until answer and first step."""
     with tempfile.TemporaryDirectory(prefix="fa-diagnoses-") as folder:
-        launch = ["torchrun", "--nproc-per-node", "2", str(SCRIPT), json.dumps(told.made_of)]
+        launcher = ["python"] if told.made_of.get("plain") else ["torchrun", "--nproc-per-node", "2"]
+        launch = [*launcher, str(SCRIPT), json.dumps(told.made_of)]
         words = [sys.executable, "-m", "advisor", "diagnose", "--json", "--", *launch]
         began = time.monotonic()
         done = subprocess.run(
@@ -126,8 +134,11 @@ def name_cause(found: Mapping[str, Any]) -> str:
     return f"late {rank} {doing}"
 
 
-def is_right(cause: str, told: Told) -> bool:
-    """Whether a cause is a right name; a step that computes most has no finding."""
+def is_right(cause: str, told: Told, names: set[str]) -> bool:
+    """Whether a cause is a right name, and the findings are those that have to be told; a step that computes most has
+    no finding."""
+    if told.tells - names or told.tells_not & names:
+        return False
     return cause in told.right or (cause == "nothing" and bool(told.right & NOTHING))
 
 

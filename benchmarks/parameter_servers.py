@@ -70,7 +70,7 @@ class Measured:
 def launch(nodes: Sequence[TestbedNode], words: str, steps: int, limit_s: float) -> Launch:
     """Run the workload under a setup on all nodes."""
     command = (
-        sys.executable, "-m", "agent.workloads.parameter_server", "--nodes", str(len(nodes)), "--trainer-nodes", "2",
+        sys.executable, "-m", "parameter_server", "--nodes", str(len(nodes)), "--trainer-nodes", "2",
         "--trainers", "2", "--steps", str(steps), "--master-addr", nodes[0].address, "--master-port", str(PORT),
         *words.split(),
     )  # fmt: skip
@@ -78,7 +78,7 @@ def launch(nodes: Sequence[TestbedNode], words: str, steps: int, limit_s: float)
         running = [
             stack.enter_context(
                 subprocess.Popen(
-                    (*node.prefix, *command, "--node-rank", str(rank)), cwd=ROOT, text=True,
+                    (*node.prefix, *command, "--node-rank", str(rank)), cwd=ROOT / "examples" / "servers", text=True,
                     stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, stderr=subprocess.PIPE,
                 )
             )

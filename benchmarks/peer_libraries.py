@@ -56,7 +56,7 @@ def _ray_searcher(kind: str, seed: int, first: Sequence[Places]) -> Any:
 
 
 class Smac(Peer):
-    """SMAC3's facade for costly functions: random forest, expected improvement, the default tried first."""
+    """SMAC3's facade for costly functions: random forest, expected improvement; Sobol points first, not the default."""
 
     def __init__(self, space: Mapping[str, Axis], seed: int, first: Sequence[Places] = ()) -> None:
         super().__init__(space, seed, first)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 from peers import PEERS
@@ -24,8 +24,8 @@ PLANNERS = {
 """Searches that race as our planner does, and may end early."""
 _UNIT = 12
 """Of these the one that the page shows."""
-_POWER = 0.8
-"""How often the smallest detectable difference is to be detected."""
+_SHOWN = (HEADLINE, 20)
+"""Of the counts those that the page shows."""
 
 Runs = Sequence[Mapping[str, Any]]
 
@@ -43,11 +43,6 @@ class Figure:
     def half(self) -> float:
         """Half the width of the 95 % t interval; without end for a single surface."""
         return t_quantile(0.975, self.surfaces - 1) * self.error if self.surfaces > 1 else math.inf
-
-    @property
-    def detectable(self) -> float:
-        """The smallest true difference that so many surfaces tell from 0 four times of five."""
-        return self.half + NormalDist().inv_cdf(_POWER) * self.error
 
     @property
     def verdict(self) -> str:
@@ -101,17 +96,16 @@ def write_table(runs: Runs, methods: Sequence[str]) -> list[str]:
 
     Bold is a difference whose interval excludes 0.
     """
-    heads = [f"@{count}" for count in COUNTS] + [f"time {_UNIT}", f"less ours @{HEADLINE}", "detectable"]
+    heads = [", ".join([*(f"@{count}" for count in _SHOWN), f"time {_UNIT}"]), f"less ours @{HEADLINE}"]
     lines = [f"| method | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     for method in methods:
         mine = [run for run in runs if run["method"] == method]
         if not mine:
             continue
-        figures = [*(summarise(mine, count) for count in COUNTS), summarise(mine, _UNIT, "by_time")]
-        cells = [f"{100 * figure.mean:.1f}" if figure else "–" for figure in figures]
+        figures = [*(summarise(mine, count) for count in _SHOWN), summarise(mine, _UNIT, "by_time")]
+        regrets = ", ".join(f"{100 * figure.mean:.1f}" if figure else "–" for figure in figures)
         against = None if method == ADVISOR else compare(runs, method, HEADLINE)
-        cells += [_spell(against), f"{100 * against.detectable:.1f}" if against else "–"]
-        lines.append(f"| {name_of(method)} | {' | '.join(cells)} |")
+        lines.append(f"| {name_of(method)} | {regrets} | {_spell(against)} |")
     return lines
 
 
@@ -141,10 +135,8 @@ def write_report(data: Mapping[str, Any]) -> str:
         f"`@n`: after n measured arms. `time {_UNIT}`: after the measuring time of {_UNIT} arms like the baseline,",
         "the baseline's turns included, launches not. *Less ours*: a peer's regret less the advisor's after",
         f"{HEADLINE} arms, which was fixed before it was run, with the 95 % t interval over surfaces; bold where it",
-        "excludes 0. *Detectable*: the true difference that so many surfaces tell from 0 four times of five.",
-        "Every surface's truth is known, every race draws fresh noise; `benchmarks/search_quality.py` says what",
-        "peers are given, `benchmarks/README.md` how surfaces are made. Checksum of the frozen list of held-out",
-        f"surfaces: `{data['checksum']}`.", "",
+        "excludes 0. How surfaces are made and what peers are given: `benchmarks/README.md`. Checksum of the frozen",
+        f"list of held-out surfaces: `{data['checksum']}`.", "",
         *(f"{sentence}\n" for sentence in data.get("remarks", ())),
     ]  # fmt: skip
     for title, mine in groups.items():

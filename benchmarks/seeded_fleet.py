@@ -34,7 +34,7 @@ from advisor.protocol.training.workload import Workload
 from advisor.protocol.views import EventKind, NewToken, Role
 from advisor.services.tokens import create_token
 from advisor.storage import Database, UnitOfWork
-from advisor.tuning.asked import PlannerTuning
+from advisor.tuning.asked import Tuning
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.candidate_pool import list_candidates
 from advisor.tuning.search.state import look
@@ -44,7 +44,7 @@ from tests.unit.tuning.simulated_cluster import make_facts
 _AT_ONCE = 500
 _PLACES, _STRATEGIES = 3, 150
 _MONTH_S = 30 * 24 * 3600.0
-_TUNING = PlannerTuning()
+_TUNING = Tuning()
 
 
 @dataclass
@@ -183,7 +183,7 @@ def _add_gang(work: UnitOfWork, number: int, nodes: int, with_race: bool, probed
         Job(id=job_id, spec=spec, state=JobState.RUNNING, stage=Stage.PROBE, created_at=now, started_at=now,
             facts=facts, cluster=Cluster(nodes=machines), baseline={"fuse_grad_size_in_MB": 25.0})
     )  # fmt: skip
-    work.jobs.start(job_id, None, now)
+    work.jobs.start(job_id, Cluster(nodes=machines), now)
     # As after its script was seen: what earlier jobs teach is chosen once for a job.
     work.jobs.choose_earlier(job_id, ())
     session = Session(id=make_id(), job_id=job_id, generation=1, state=SessionState.RUNNING,

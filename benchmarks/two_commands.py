@@ -53,7 +53,7 @@ def race(ratio: float, minutes: float) -> Answer:
         ["race", *commands, "--effect", "exact", "--minutes", str(minutes), "--min-gain", "2", "--json"]
     )
     gain, verdict = found["gain"], str(found["verdict"])
-    told = f"{gain['ratio']:.3f} ({gain['low']:.3f} … {gain['high']:.3f})" if isinstance(gain, dict) else "—"
+    told = f"{gain['likely']:.3f} ({gain['low']:.3f} … {gain['high']:.3f})" if isinstance(gain, dict) else "—"
     faster = ratio > 1.02
     return Answer(
         f"race, A pauses {ratio:g}x as long", verdict,

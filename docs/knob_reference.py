@@ -4,6 +4,8 @@
 """
 
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,7 @@ _INTRODUCTION = """\
 A knob is one tunable field of a strategy. The names are those of PaddlePaddle Fleet's `DistributedStrategy`; fields
 of a nested configuration are flattened, so `localsgd_k_steps` is `localsgd_configs.k_steps` in Paddle. This page lists
 all {count} of them: trials have a lever for {varied}; {carried} are carried, that is, they are part of a strategy and
-are never varied, each for the reason its row gives.
+are never varied, each for the reason that stands behind it.
 
 How to read the tables:
 
@@ -59,16 +61,13 @@ How to read the tables:
   other classes wins only if the loss does not suffer.
 * **Switch** says when a new value can take effect. *hot*: between two steps of running processes. *slow*: there too,
   but after a compilation. *cold*: only in new processes, so that each value costs a launch.
-* **Realised by** is what a trial does in PyTorch, or why the knob is carried.
+* **Realised by** is what a trial does in PyTorch. *Note n* is a sentence that several knobs share: [notes](#notes).
 * **Measured** is the change of throughput on our testbed (two network namespaces on one machine of two CPU cores, see
-  [the results](results/knob_effects.md)), with its 95 % interval. It shows that the lever acts; yours will differ.
-* **Paddle** is the field of Paddle's DistributedStrategy, whether the exports for Paddle {versions} write it, and where
-  Paddle acts on it. Of a strategy's fields only those are written that were timed, with those that they need.
-
-An exported file says of every field whether it was *timed* (varied and timed as this very knob), *timed in
-PyTorch* (through its PyTorch equivalent) or *not timed*; `strategy.json` spells them `measured`, `translated` and
-`carried`. Files for other tools set only what was timed and what it needs to make sense; everything else stays at
-that tool's own default, which can differ from the documented one.
+  [the results](results/knob_effects.md)), with its 95 % interval. It shows that the lever acts; yours will differ. *–*:
+  not measured there.
+* **Paddle** is the field of Paddle's DistributedStrategy (*–*: it has none), whether the exports for Paddle {versions}
+  write it, and where Paddle acts on it. Of a strategy's fields only those are written that were timed, with those that
+  they need.
 """
 
 
@@ -91,15 +90,46 @@ def write_reference(effects: Effects | None = None) -> str:
         carried=carried,
         versions=" and ".join(VERSIONS),
     )
+    notes = _find_notes()
     for place, (title, meaning) in _PLACES.items():
         knobs = [knob for knob in CATALOGUE.values() if knob.place is place]
-        text += f"\n## {title}\n\n{meaning}\n\n" + _write_table(knobs, effects or {})
+        text += f"\n## {title}\n\n{meaning}\n"
+        if varied := [knob for knob in knobs if not knob.carried]:
+            text += "\n" + _write_table(varied, effects or {}, notes)
+        if idle := [knob for knob in knobs if knob.carried]:
+            text += "\nCarried:\n\n" + "".join(_write_carried(knob, notes) for knob in idle)
+    text += "\n## Notes\n\n" + "".join(f"{number}. {note}\n" for number, note in enumerate(notes, 1))
     rules = "".join(f"* {rule.name}\n" for rule in COUPLING_RULES)
     obeyed = "Every strategy obeys these. One that does not is refused, with a sentence for each broken rule."
     return f"{text}\n## Rules between knobs\n\n{obeyed}\n\n{rules}"
 
 
-def _write_table(knobs: Sequence[Knob], effects: Effects) -> str:
+def _find_notes() -> list[str]:
+    """Sentences of nine words and more that several rows would repeat."""
+    said = [
+        sentence
+        for knob in CATALOGUE.values()
+        for sentence in (knob.realised, *_split_sentences(_say_in_paddle(knob)))
+    ]
+    return [text for text, times in Counter(said).items() if times > 1 and len(text.split()) >= 9]
+
+
+def _split_sentences(text: str) -> list[str]:
+    return re.split(r"(?<=\.) (?=[A-Z])", text)
+
+
+def _point(text: str, notes: Sequence[str]) -> str:
+    """The text with what a note says left to that note."""
+    for number, note in enumerate(notes, 1):
+        text = text.replace(note, f"*Note {number}.*")
+    return text
+
+
+def _say_in_paddle(knob: Knob) -> str:
+    return f"`{knob.paddle_field}`: {describe_in_paddle(knob.name)}" if knob.paddle_field else "–"
+
+
+def _write_table(knobs: Sequence[Knob], effects: Effects, notes: Sequence[str]) -> str:
     columns = (
         "Knob",
         "Meaning",
@@ -111,13 +141,12 @@ def _write_table(knobs: Sequence[Knob], effects: Effects) -> str:
         "Measured",
         "Paddle",
     )
-    rows = [columns, tuple("---" for _ in columns), *(_write_row(knob, effects) for knob in knobs)]
+    rows = [columns, tuple("---" for _ in columns), *(_write_row(knob, effects, notes) for knob in knobs)]
     return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in rows)
 
 
-def _write_row(knob: Knob, effects: Effects) -> tuple[str, ...]:
+def _write_row(knob: Knob, effects: Effects, notes: Sequence[str]) -> tuple[str, ...]:
     default = spell_with_unit(knob.default)
-    realised = f"*carried:* {knob.realised}" if knob.carried else knob.realised
     return (
         f"`{knob.name}`",
         knob.meaning,
@@ -125,17 +154,21 @@ def _write_row(knob: Knob, effects: Effects) -> tuple[str, ...]:
         default,
         knob.effect,
         knob.switch,
-        realised,
-        _describe_effect(knob, effects.get(knob.name)),
-        f"`{knob.paddle_field}`: {describe_in_paddle(knob.name)}" if knob.paddle_field else "no field",
+        _point(knob.realised, notes),
+        _describe_effect(effects.get(knob.name)),
+        _point(_say_in_paddle(knob), notes),
     )
 
 
-def _describe_effect(knob: Knob, row: Mapping[str, Any] | None) -> str:
-    if knob.carried:
-        return ""
+def _write_carried(knob: Knob, notes: Sequence[str]) -> str:
+    paddle = f" Paddle: {_point(_say_in_paddle(knob), notes)}" if knob.paddle_field else ""
+    default = spell_with_unit(knob.default)
+    return f"* `{knob.name}`: {knob.meaning} Default: {default}. {_point(knob.realised, notes)}{paddle}\n"
+
+
+def _describe_effect(row: Mapping[str, Any] | None) -> str:
     if row is None:
-        return "not on this machine"
+        return "–"
     values = ", ".join(f"{name} {spell_with_unit(value)}" for name, value in row["overrides"].items())
     if "refused" in row:
         return f"refused: {row['refused']}"
@@ -144,7 +177,7 @@ def _describe_effect(knob: Knob, row: Mapping[str, Any] | None) -> str:
 
 def _spell_with_units(knob: Knob) -> str:
     if knob.kind is bool:
-        return "on or off"
+        return "on/off"
     if knob.choices:
         return " or ".join(map(spell_with_unit, knob.choices))
     if knob.low is None or knob.high is None:

@@ -156,13 +156,16 @@ def _cell(text: str) -> str:
     return "`".join(pieces)
 
 
+_SAID_BY_AGENTS = {"post /api/v1/agents", "post /api/v1/agents/{agent_id}/poll"}
+
+
 def describe_rest_api() -> str:
     """Return `docs/rest-api.md`, from the OpenAPI document that a contract test holds against the code."""
     document = json.loads((ROOT / "tests/contracts/openapi.json").read_text(encoding="utf-8"))
     lines = [
         "# REST API",
         "",
-        f"{MADE} A running server shows the same with every field at `/docs`; the OpenAPI document is",
+        f"{MADE} A running server shows the same with every field and answer at `/docs`; the OpenAPI document is",
         "`/api/v1/openapi.json`.",
         "",
         "```",
@@ -176,20 +179,23 @@ def describe_rest_api() -> str:
         "* A job's `ETag` changes with every transition; `If-Match` makes a change conditional",
         "  ([Changing jobs](jobs.md#changing-jobs)).",
         "* A request with an `Idempotency-Key` may be repeated: it is done once.",
-        "* Agents speak the part under `agents` (register, poll) and `sessions`; it is no place for your programs.",
+        "* What agents say (`POST /api/v1/agents`, `…/poll`, all of `sessions`) is no place for your programs.",
+        "  It stands in the OpenAPI document only.",
         "",
     ]
     by_tag: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
+            if operation["tags"][0] == "sessions" or f"{method} {path}" in _SAID_BY_AGENTS:
+                continue
             row = _describe_operation(f"{method.upper()} {path}", operation)
             by_tag.setdefault(operation["tags"][0], []).append(row)
     for tag, rows in by_tag.items():
         lines += [
             f"## {tag.capitalize()}",
             "",
-            "| request | what it does | takes | answers |",
-            "|---|---|---|---|",
+            "| request | what it does | takes |",
+            "|---|---|---|",
         ]
         lines += [*rows, ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -199,13 +205,8 @@ def _describe_operation(request: str, operation: JSON) -> str:
     query = [f"`{one['name']}`" for one in operation.get("parameters", ()) if one["in"] == "query"]
     body = _name_model(operation.get("requestBody", {}))
     takes = ", ".join(([f"body `{body}`"] if body else []) + query)
-    codes = [code for code in operation["responses"] if code.startswith("2")]
-    answers = ", ".join(
-        f"{code} `{model}`" if (model := _name_model(operation["responses"][code])) else code
-        for code in codes
-    )
     meaning = _cell(operation["description"].partition("\n\n")[0])
-    return f"| `{request}` | **{operation['summary']}.** {meaning} | {takes} | {answers} |"
+    return f"| `{request}` | **{operation['summary']}.** {meaning} | {takes} |"
 
 
 def _name_model(content: JSON) -> str:
@@ -241,20 +242,23 @@ def describe_command_line() -> str:
         f"{MADE} `advisor COMMAND --help` says the same.",
         "Results go to standard output and progress to standard error; `--json` prints a result as JSON, for programs.",
         "`JOB` is a job's id, the start of it, its name, or `last`.",
+        "An option that several commands have with one meaning is explained at the first of them.",
         "[Exit codes](troubleshooting.md#exit-codes-of-advisor).",
         "",
     ]
+    told: dict[str, str] = {}
     for program, commands in list_commands().items():
         for name, command in commands.items():
             if (program, name) != ("advisor-agent", "diagnose"):
-                lines += _describe_command(f"{program} {name}", command)
+                lines += _describe_command(f"{program} {name}", command, told)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _describe_command(name: str, command: Any) -> Iterator[str]:
+def _describe_command(name: str, command: Any, told: dict[str, str]) -> Iterator[str]:
+    """Write a command with its options; `told` has the lines of options that stand above, each with its command."""
     if hasattr(command, "commands"):
         for inner, one in command.commands.items():
-            yield from _describe_command(f"{name} {inner}", one)
+            yield from _describe_command(f"{name} {inner}", one, told)
         return
     words = [name]
     options = []
@@ -268,12 +272,17 @@ def _describe_command(name: str, command: Any) -> Iterator[str]:
             options.append(param)
     summary = _cell((command.help or "").partition("\n\n")[0])
     yield from (f"## {name}", "", f"`{' '.join(words)}`", "", summary, "")
+    above: dict[str, list[str]] = {}
+    for option in options:
+        spelled = ", ".join(f"`{one}`" for one in (*option.opts, *option.secondary_opts))
+        line = f"* {spelled}{f' {option.metavar}' if option.metavar else ''}: {_cell(option.help or '')}"
+        if line in told:
+            above.setdefault(told[line], []).append(spelled)
+        else:
+            told[line] = name
+            yield line
+    yield from (f"* As in `{first}`: {', '.join(same)}." for first, same in above.items())
     if options:
-        yield from ("| option | meaning |", "|---|---|")
-        for option in options:
-            spelled = ", ".join(f"`{one}`" for one in (*option.opts, *option.secondary_opts))
-            spelled += f" {option.metavar}" if option.metavar else ""
-            yield f"| {spelled} | {_cell(option.help or '')} |"
         yield ""
 
 

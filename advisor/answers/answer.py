@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from advisor.answers.wording import EFFECT_WORDS, spell_duration
 from advisor.exporters.own_lines import OwnLine
 from advisor.protocol.answers.advice import Action, Advice, Interval, RungAdvice, Verdict, continue_command
+from advisor.protocol.answers.energy import spell_joules, spell_price
 from advisor.protocol.answers.moods import say_moods
 from advisor.protocol.answers.why import list_savings, say_left, say_saving, say_why, shorten
 from advisor.protocol.gains import (
@@ -131,6 +132,10 @@ class Answer:
     rate_range: tuple[float, float] | None
     """What the last of them lies between, with 95 %; None where that is not known."""
     rate_unit: str
+    price: str
+    """What a million samples cost, as it stands and as advised; empty where the job names no price."""
+    energy: str
+    """`4.2 J a sample, 3.1 as advised`; empty where no launch of its own told."""
     lines: tuple[Line, ...]
     """For the user's own script or command, largest saving first."""
     open_changes: int
@@ -177,6 +182,8 @@ def make_answer(advice: Advice, use: Use | None = None) -> Answer:
         rates=(("yours", base), *([("advised", advice.strategy_samples_per_s)] if is_change else [])),
         rate_range=(base * gain.low, base * gain.high) if gain and gain.is_known else None,
         rate_unit=advice.rate_unit,
+        price=_say_price(advice, is_change),
+        energy=_say_energy(advice),
         lines=_order_lines(advice, use.lines) if is_change else (),
         open_changes=len(advice.changes) - sum(len(line.knobs) for line in use.lines),
         command=command,
@@ -190,6 +197,24 @@ def make_answer(advice: Advice, use: Use | None = None) -> Answer:
         offers=tuple(_tell_offer(rung) for rung in advice.list_offers()),
         more=(f"{use.before}{use.program} advice {advice.job_id} -v", use.page or "how we know"),
     )
+
+
+def _say_price(advice: Advice, is_change: bool) -> str:
+    price, base, advised = advice.price_per_hour, advice.baseline_samples_per_s, advice.strategy_samples_per_s
+    if price is None or base <= 0 or advised <= 0:
+        return ""
+    told = spell_price(base, advice.rate_unit, price)
+    after = (
+        f", {spell_price(advised, advice.rate_unit, price).partition(' ')[0]} as advised" if is_change else ""
+    )
+    return f"{told}{after}, at {price:g} an hour"
+
+
+def _say_energy(advice: Advice) -> str:
+    if advice.joules_before is None:
+        return ""
+    after = f", {advice.joules_after:.3g} as advised" if advice.joules_after is not None else ""
+    return f"{spell_joules(advice.joules_before, advice.rate_unit)}{after}"
 
 
 def _say_result(advice: Advice, gain: Interval | None) -> tuple[str, str]:

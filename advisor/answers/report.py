@@ -87,7 +87,7 @@ def _write_report(
         written_by="" if history is None else escape(f" (advisor export {job.id} writes them)"),
         interval=_draw_interval(advice.gain) if advice.gain and advice.changes else "",
         changes=_tabulate_changes(advice),
-        diagnosis=escape(advice.diagnosis.sentence),
+        diagnosis=escape(" ".join(filter(None, (advice.diagnosis.sentence, _say_limits(advice))))),
         step=_draw_step(advice),
         ladder=_list_ladder(advice),
         left=_list_sentences("Left as you have it", filter(None, (answer.left,))),
@@ -100,6 +100,10 @@ def _write_report(
             if text
         ),
     )
+
+
+def _say_limits(advice: Advice) -> str:
+    return f"Against its limits: {advice.diagnosis.limits}." if advice.diagnosis.limits else ""
 
 
 def _say_what_to_do(advice: Advice, job: Job, starts: bool, stands_alone: bool) -> str:

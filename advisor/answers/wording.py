@@ -31,15 +31,6 @@ def spell_changes(changes: dict[str, "Value"]) -> str:
     return ", ".join(f"{name} = {spell_value(name, value)}" for name, value in changes.items())
 
 
-def spell_rate(samples_per_s: float) -> str:
-    """Samples per second with three or four digits: `1 842`, `96.4`, `0.512`."""
-    if samples_per_s >= 1000:
-        return f"{samples_per_s:,.0f}".replace(",", " ")
-    if samples_per_s >= 100:
-        return f"{samples_per_s:.0f}"
-    return f"{samples_per_s:.1f}" if samples_per_s >= 10 else f"{samples_per_s:.3g}"
-
-
 def spell_duration(seconds: float) -> str:
     """`41 s`, `1.5 min`, `12 min`, `3.4 h`, `2.1 days`."""
     if seconds < 90:

@@ -1,22 +1,21 @@
 """Who may do what: every route under /api/v1 names the roles that may use it; without a name none may."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
 from starlette.concurrency import run_in_threadpool
 
 from advisor.api.context import Context
 from advisor.api.edge.limits import Buckets
-from advisor.errors import Forbidden, TooManyFailures, Unauthenticated
+from advisor.errors import Forbidden, TooManyFailures, TooManyRequests, Unauthenticated
 from advisor.protocol.views import Role
 from advisor.services.tokens import Principal, identify
 
 _BEARER = HTTPBearer(auto_error=False, description="A token: `adv_<role>_<id>_<secret>`.")
-_FAILURES = RateLimitItemPerMinute(30)
+_FAILURES = 30
+"""Wrong tokens of one address that are looked at within a minute."""
 
 READERS = (Role.VIEWER, Role.SUBMITTER, Role.ADMIN)
 SUBMITTERS = (Role.SUBMITTER, Role.ADMIN)
@@ -27,13 +26,18 @@ AGENTS = (Role.AGENT,)
 class FailureCounter:
     """Counts wrong tokens per address, so that guessing one is slow. A right token is always let in."""
 
-    def __init__(self) -> None:
-        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+    def __init__(self, elapsed: Callable[[], float]) -> None:
+        """`elapsed` is a monotonic clock of seconds."""
+        self._buckets = Buckets(_FAILURES / 60.0, _FAILURES, elapsed)
 
     def count(self, address: str) -> None:
         """Note a wrong token. Raises TooManyFailures when there were more than 30 within a minute."""
-        if not self._limiter.hit(_FAILURES, address):
-            raise TooManyFailures("More than 30 wrong tokens within a minute came from this address.")
+        try:
+            self._buckets.take(address)
+        except TooManyRequests as error:
+            raise TooManyFailures(
+                f"More than {_FAILURES} wrong tokens within a minute came from this address."
+            ) from error
 
 
 class Allow:

@@ -10,7 +10,8 @@ from advisor.api.strict_json import make_router
 from advisor.exporters import Exported
 from advisor.protocol.answers.advice import Advice, ParetoPoint
 from advisor.protocol.answers.forecast import Forecast
-from advisor.services.answers.advice import export_strategy, get_advice, get_pareto, predict
+from advisor.protocol.answers.raced import RaceAnswer
+from advisor.services.answers.advice import export_strategy, get_advice, get_pareto, get_race, predict
 
 router = make_router(prefix="/jobs", tags=["advice"])
 
@@ -20,6 +21,13 @@ def read_advice(job_id: str, _: Reader, context: Here) -> Advice:
     """Return a finished job's advice; 409 `advice_not_ready` before that."""
     with context.database.read() as work:
         return get_advice(work, job_id)
+
+
+@router.get("/{job_id}/race", summary="The answer to a race of two commands")
+def read_race(job_id: str, _: Reader, context: Here) -> RaceAnswer:
+    """Return what a finished race found: verdict, gain, both accounts and what else differs; 409 before that."""
+    with context.database.read() as work:
+        return get_race(work, job_id)
 
 
 @router.get("/{job_id}/pareto", summary="Throughput against loss of what was measured")

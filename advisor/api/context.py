@@ -16,9 +16,9 @@ from advisor.services.metrics import Metrics
 from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.services.timers import Timers
 from advisor.services.tokens import KnownTokens
-from advisor.services.tuning import Tuning
 from advisor.settings import Settings
 from advisor.storage import Database
+from advisor.tuning.asked import Tuning
 
 _MOST_WAITING = 500
 """Sessions that may wait for a suggestion at one time."""

@@ -97,7 +97,7 @@ async def report_race(
         raise error
     if answer.job_id is not None:
         # The next question comes at once: its answer is being looked for by then.
-        context.planner_queue.think_ahead(answer.job_id, session_id)
+        context.planner_queue.think_ahead(answer.job_id)
     return answer.reply
 
 

@@ -16,7 +16,7 @@ from advisor.api.strict_json import make_router
 from advisor.errors import JobNotFound, Unavailable
 from advisor.protocol.views import EventPage, JobEvent, LogPage, read_last_event
 from advisor.services import jobs
-from advisor.services.following import Stories
+from advisor.services.following import follow
 from advisor.services.tokens import Principal
 
 router = make_router(prefix="/jobs", tags=["events and logs"])
@@ -77,32 +77,31 @@ async def stream_events(
 
     The stream ends when the token does, and after a while in any case: connect again with the last event's number.
     """
-    stories: Stories = request.app.state.stories
     after = max(after, read_last_event(last_event_id))
     return StreamingResponse(
-        _tell(request, context, stories, job_id, principal, after),
+        _tell(request, context, job_id, principal, after),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
     )
 
 
 async def _tell(
-    request: Request, context: Context, stories: Stories, job_id: str, principal: Principal, after: int
+    request: Request, context: Context, job_id: str, principal: Principal, after: int
 ) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     until = loop.time() + context.settings.stream_s
     ping_s = loop.time() + _PING_S
-    with stories.follow(job_id, principal, after) as follower:
+    with follow(context.database, context.clock, job_id, principal, after) as follower:
         while not context.stopping.is_set() and not await request.is_disconnected() and loop.time() < until:
             try:
-                if not await follower.counts():
-                    return
                 told = await follower.take()
             except (Unavailable, JobNotFound):
                 # The browser connects again and names the last event it has.
                 return
+            if told is None:
+                return
             if told:
-                yield b"".join(one.line for one in told)
+                yield b"".join(map(write_event, told))
             elif follower.is_over:
                 data = json.dumps({"next_after": follower.after})
                 yield format_sse_event(data_str=data, event="end")
@@ -111,7 +110,7 @@ async def _tell(
                 yield KEEPALIVE_COMMENT
             else:
                 # Without a call: whether the server stops, the token still counts, the reader is still connected.
-                await follower.wait(min(stories.rest_s, until - loop.time()))
+                await follower.wait(min(context.settings.tick_s, until - loop.time()))
                 continue
             ping_s = loop.time() + _PING_S
 

@@ -85,6 +85,7 @@ def explain_failure(error: Exception) -> CommandFailed | None:
         return error
     from advisor.client import ApiProblem, ServerUnreachable
     from advisor.data_dir import NotPrivate
+    from advisor.lab.ledger import LedgerFault
     from advisor.local.server import LocalModeFailed
     from advisor.protocol.reading import Unreadable
 
@@ -112,6 +113,8 @@ def explain_failure(error: Exception) -> CommandFailed | None:
             f"The result cannot be written: {error.strerror}.",
             "Send standard output elsewhere, or make room on its disk.",
         )
+    if isinstance(error, LedgerFault):
+        return CommandFailed(Exit.INVALID_SPEC, str(error))
     if isinstance(error, NotPrivate):
         return CommandFailed(Exit.INTERNAL, str(error), error.hint)
     if isinstance(error, LocalModeFailed):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from advisor.cli.completions import complete_job
-from advisor.cli.moments import read_span
+from advisor.cli.moments import read_minutes, read_span
 from advisor.cli.screen import Screen
 
 if TYPE_CHECKING:  # Most commands need no model of a job for their options.
@@ -43,7 +43,7 @@ def _choose_quiet(context: typer.Context, chosen: bool) -> bool:
     return chosen
 
 
-BEFORE, OUTPUT, ELSEWHERE = "Jobs of before", "What is printed", "On a server"
+BEFORE, OUTPUT, ELSEWHERE, IN_LAB = "Jobs of before", "What is printed", "On a server", "In a lab"
 """Panels of the help."""
 
 JsonOption = Annotated[
@@ -68,6 +68,18 @@ QuietOption = Annotated[
         help="Print the answer only: no progress, no notes.",
         callback=_choose_quiet,
         rich_help_panel=OUTPUT,
+    ),
+]
+MinutesOption = Annotated[
+    float, typer.Option(parser=read_minutes, metavar="MINUTES", help="Most minutes to measure.")
+]
+ByOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Who asks: the lab's ledger and its report name them.",
+        show_default="user@host",
+        rich_help_panel=IN_LAB,
     ),
 ]
 DryRunOption = Annotated[
@@ -103,6 +115,27 @@ SignForOption = Annotated[
         metavar="SPAN",
         help="How long the signature counts: 12h, 7d.",
         rich_help_panel=ELSEWHERE,
+    ),
+]
+FailBelowOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01,
+        metavar="RATIO",
+        help="Exit with 104 where less than RATIO times the throughput is shown (0.98: slower by over 2 %; 1.05: less "
+        "than 5 % faster), with 105 where the time did not tell.",
+    ),
+]
+JunitOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the result to this file as JUnit XML.", rich_help_panel=OUTPUT),
+]
+SummaryOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Add the result to this file as Markdown, with a picture of the interval: GitHub's job summary.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 MaybeJobArgument = Annotated[

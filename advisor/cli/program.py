@@ -24,7 +24,9 @@ _EPILOG = """Exit codes: 0 ok (a job's answer may be change, keep or undecided) 
 103 job cancelled · 104 verified to be below what was asked for · 105 not shown either way · 130 interrupted.
 
 Environment: ADVISOR_URL and ADVISOR_TOKEN (or ADVISOR_TOKEN_FILE) name a server, or `advisor login` does; without
-them commands use the server of this machine (ADVISOR_DATA_DIR, default ~/.local/share/fleet-advisor)."""
+them commands use the server of this machine (ADVISOR_DATA_DIR, default ~/.local/share/fleet-advisor).
+ADVISOR_WHEN_INTERRUPTED=cancel: a job of a server that its command leaves is cancelled. ADVISOR_AGENT_CONFIG: the file
+that says what commands may start on this machine."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ COMMANDS: Mapping[str, Place] = {
     "run": _place(_DAILY, "measuring.run", "run", **_FORWARDED),
     "verify": _place(_DAILY, "measuring.verify", "verify"),
     "race": _place(_DAILY, "measuring.race", "race"),
+    "calibrate": _place(_DAILY, "measuring.calibrate", "calibrate", allow_interspersed_args=False),
+    "lab": _place(_DAILY, "measuring.lab", "build_app", is_group=True),
     "export": _place(_DAILY, "answers.answers", "export"),
     "report": _place(_DAILY, "answers.answers", "report"),
     "predict": _place(_DAILY, "answers.predict", "predict"),
@@ -83,6 +87,8 @@ COMMANDS: Mapping[str, Place] = {
     "archive": _place(_JOBS, "jobs.job_changes", "archive"),
     "delete": _place(_JOBS, "jobs.job_changes", "delete"),
     "serve": _place(_SERVER, "operating.serve", "serve"),
+    "mcp": _place(_SERVER, "tools.mcp", "serve_mcp"),
+    "skill": _place(_SERVER, "tools.skill", "build_app", is_group=True),
     "login": _place(_SERVER, "operating.login", "login"),
     "logout": _place(_SERVER, "operating.login", "logout"),
     "agents": _place(_SERVER, "operating.agents", "build_app", is_group=True),

@@ -1,4 +1,4 @@
-"""The user's side of the HTTP API, for notebooks and programs: `Client`, and `AsyncClient` with the same methods.
+"""The user's side of the HTTP API, for notebooks and programs.
 
     from advisor.client import Client
 
@@ -17,15 +17,23 @@ from typing import TYPE_CHECKING, Any
 from advisor.client.answers import ApiProblem, ExportedFile, ServerUnreachable
 
 if TYPE_CHECKING:
-    from advisor.client.clients import AsyncClient, Client
+    from advisor.client.clients import Client
+    from advisor.client.racing import RaceFailed, race
 
-__all__ = ["ApiProblem", "AsyncClient", "Client", "ExportedFile", "ServerUnreachable"]
+__all__ = [
+    "ApiProblem",
+    "Client",
+    "ExportedFile",
+    "RaceFailed",
+    "ServerUnreachable",
+    "race",
+]
 
 
 def __getattr__(name: str) -> Any:
     # They load every model there is: what asks for plain JSON, or knows the errors only, does without.
-    if name not in {"AsyncClient", "Client"}:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from advisor.client import clients
+    from advisor.client import clients, racing
 
-    return getattr(clients, name)
+    return getattr(racing if name in {"race", "RaceFailed"} else clients, name)

@@ -1,6 +1,6 @@
 """Everything that a person can ask the server for, each as one request and how its answer is read.
 
-Pure functions: nothing is sent here. `Client` sends them and waits, `AsyncClient` awaits them.
+Pure functions: nothing is sent here. `Client` sends them.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +14,7 @@ from advisor.client.answers import ExportedFile, read_file
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.answers.forecast import Forecast
 from advisor.protocol.answers.previews import JobPreview
+from advisor.protocol.answers.raced import RaceAnswer
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, Prioritisation
 from advisor.protocol.measured.telemetry import TelemetryPoint
 from advisor.protocol.measured.trials import BlockPage, HistoryPage, SessionPage, TrialPage
@@ -163,6 +164,11 @@ def logs(job_id: str, after: int) -> Call[LogPage]:
 def advice(job_id: str) -> Call[Advice]:
     """Return the advice; an `ApiProblem` with code `advice_not_ready` while there is none."""
     return Call("GET", f"/jobs/{job_id}/advice", _reader(Advice))
+
+
+def race_answer(job_id: str) -> Call[RaceAnswer]:
+    """Return what a finished race of two commands found; an `ApiProblem` with `advice_not_ready` before that."""
+    return Call("GET", f"/jobs/{job_id}/race", _reader(RaceAnswer))
 
 
 def forecast(

@@ -21,7 +21,7 @@ from advisor.protocol.measured.trials import (
     Trial,
     TrialState,
 )
-from advisor.tuning.asked import PlannerTuning
+from advisor.tuning.asked import Tuning
 from advisor.tuning.decisions import Decision, EndSession, Fail, Finish, Launch, Race
 from advisor.tuning.explain.advice import build_advice
 from advisor.tuning.planner import plan
@@ -154,7 +154,7 @@ class PlayedJob(ABC):
         self.now += timedelta(seconds=played.seconds)
         results = {arm.id: result for arm, result in zip(arms, played.results, strict=True)}
         self._apply(
-            accept_race(arms, results, trials, self._list_baseline, self._read_job, self.now, PlannerTuning())
+            accept_race(arms, results, trials, self._list_baseline, self._read_job, self.now, Tuning())
         )
         for place, note in enumerate(played.notes, start=len(self.blocks) - len(arms)):
             self.blocks[place] = self.blocks[place].model_copy(update={"note": note})

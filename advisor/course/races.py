@@ -6,7 +6,6 @@ Services write that down, a played job keeps it in lists: both follow the same r
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.knobs.catalogue import Catalogue
@@ -16,7 +15,6 @@ from advisor.protocol.measured.trials import (
     Block,
     BlockPlan,
     BlockState,
-    BlockSummary,
     JobHistory,
     Outcome,
     Purpose,
@@ -26,6 +24,7 @@ from advisor.protocol.measured.trials import (
 )
 from advisor.protocol.standing import Standing
 from advisor.protocol.views import EventFacts, EventKind
+from advisor.tuning.asked import Tuning
 from advisor.tuning.decisions import Candidate, Race
 from advisor.tuning.history.breakoffs import is_to_blame
 
@@ -67,20 +66,6 @@ class Changed:
     """In order; of each closing its own comes after them."""
     standing: Standing | None = None
     """The strategy that is best so far, told with a race that is issued."""
-
-
-class Judge(Protocol):
-    """What is made of a result: the tuning package, which loads its libraries when it is first asked."""
-
-    def judge(
-        self, trial: Trial, result: BlockResult, baseline: Sequence[BlockResult]
-    ) -> tuple[Outcome, str] | None:
-        """How a result ends its trial; None while that goes on."""
-        ...
-
-    def summarise(self, result: BlockResult, reference: BlockResult | None) -> BlockSummary:
-        """Its statistics, held against the first arm's."""
-        ...
 
 
 def issue_race(
@@ -153,7 +138,7 @@ def accept_race(
     list_baseline: Callable[[], Sequence[BlockResult]],
     read_job: Callable[[], tuple[Catalogue, Sequence[Trial]]],
     now: datetime,
-    judge: Judge,
+    tuning: Tuning,
 ) -> Changed:
     """Take a race's results, by the ids of its arms; close the trials whose outcome they decide.
 
@@ -167,15 +152,15 @@ def accept_race(
     closings: list[Closing] = []
     for arm in arms:
         result, trial = results[arm.id], trials[arm.trial_number]
-        summary = judge.summarise(result, reference if arm.arm else None)
+        summary = tuning.summarise(result, reference if arm.arm else None)
         done.append(
             arm.model_copy(
                 update={"state": BlockState.DONE, "result": result, "summary": summary, "finished_at": now}
             )
         )
-        judged = judge.judge(trial, result, baseline)
+        judged = tuning.judge(trial, result, baseline)
         if (ran := _leave_out_idle(trial, result, read_job)) is not None:
-            said = judge.judge(ran, result, baseline)
+            said = tuning.judge(ran, result, baseline)
             is_twin = any(closing.ran and closing.ran.changes == ran.changes for closing in closings)
             if said is not None and not is_twin:
                 reason = (

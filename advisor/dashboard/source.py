@@ -9,8 +9,8 @@ from advisor.errors import AdviceNotReady
 from advisor.protocol.answers.advice import Advice
 from advisor.services.answers.advice import get_advice
 from advisor.services.timers import Timers
-from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
+from advisor.tuning.asked import Tuning
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -17,7 +17,7 @@ from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.reach import describe_in_environment, fill_command, list_given, list_substituted
-from advisor.protocol.training.launch_command import LaunchCommand, UnlaunchableCommand, parse_command
+from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.settling import list_file_values, list_unset, settle
 from advisor.protocol.training.workload import Workload
 
@@ -121,7 +121,7 @@ def _write_script(job: Job, workload: Workload) -> str:
     ]
     if job.spec.workload.working_dir != ".":
         lines.append(f"cd -- {shlex.quote(job.spec.workload.working_dir)}")
-    launch = _parse(workload)
+    launch = Command.read(workload.command).launch
     words = [shlex.join(workload.command)]
     if launch is not None:
         words = [shlex.join(launch.typed_launcher)]
@@ -139,13 +139,6 @@ def _write_script(job: Job, workload: Workload) -> str:
         words.append(shlex.join([*launch.script, *launch.arguments]))
     run = 'exec "$python" "$runtime" --strategy "$here/strategy.json" --'
     return "\n".join([*lines, f'{run} {" ".join(words)} "$@"']) + "\n"
-
-
-def _parse(workload: Workload) -> LaunchCommand | None:
-    try:
-        return parse_command(workload.command)
-    except UnlaunchableCommand:
-        return None
 
 
 def _write_runtime(advice: Advice, _: Job) -> Written:

@@ -28,7 +28,8 @@ from advisor.exporters.words import idle_because, typed_values
 from advisor.protocol.answers.advice import Advice, Provenance, name_provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.training.own_knobs import find_option, read_value, spell
+from advisor.protocol.training.command_options import find_option
+from advisor.protocol.training.own_knobs import read_value, spell
 from advisor.protocol.training.parameter_servers import Architecture, Mode, Placement, ServerSetup
 from advisor.protocol.training.workload import WorkloadKind
 

@@ -1,13 +1,14 @@
 """What a knob is in the settings of Trainer, Lightning, Accelerate and DeepSpeed, in the situation of a job.
 
-Versions: transformers 5.23 (the arguments have had these names since 4.38), Lightning 2.6, accelerate 1.15,
-DeepSpeed 0.19.
+Versions: transformers 5.24 (the arguments have had these names since 4.38, unless said otherwise), Lightning 2.6,
+accelerate 1.15, DeepSpeed 0.19.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from advisor.protocol.answers.found_recomputed import name_trainers_argument
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.sharding import DEEPSPEED
@@ -35,6 +36,8 @@ class Situation:
     """Samples of one forward pass, as the script was measured; 0 where that is unknown."""
     torch: tuple[int, ...]
     """Version of the training's torch; empty where the job does not hold it, which is taken for the newest."""
+    software: Mapping[str, str]
+    """Versions of what the script trains with, by name."""
 
     @classmethod
     def of(cls, values: Mapping[str, Value], job: Job) -> "Situation":
@@ -51,6 +54,7 @@ class Situation:
             sharding=facts.sharding if facts else "",
             batch=round(facts.batch_size_per_rank / max(1.0, facts.microbatches_per_step)) if facts else 0,
             torch=tuple(map(int, found.groups())) if found else (),
+            software=facts.software if facts else {},
         )
 
     @property
@@ -226,6 +230,10 @@ def engines_precision(situation: Situation) -> Said | Refusal:
     values = situation.values
     dtype = DTYPES[str(values["amp_dtype"])].removeprefix("torch.")
     return Said({"torch_autocast.enabled": values["amp"], "torch_autocast.dtype": dtype})
+
+
+def trainers_recomputation(situation: Situation) -> Said | Refusal:
+    return Said({name_trainers_argument(situation.software): situation.values["activation_checkpointing"]})
 
 
 def trainers_optimizer(situation: Situation) -> Said | Refusal:

@@ -171,6 +171,19 @@ WORDS: Mapping[str, Words] = {
         lightning="ddp.find_unused_parameters",
         accelerate="ddp.find_unused_parameters",
     ),
+    "defer_gradient_sync": Words(
+        script=_if_set(
+            "defer_gradient_sync", "with model.no_sync():",
+            "around forward and backward of all micro-batches but the last",
+        ),
+        by_hand="run forward and backward of all micro-batches but the last of a step under `with model.no_sync():`, "
+        "also where the last step of an epoch has fewer of them.",
+    ),
+    "activation_checkpointing": Words(
+        script=("block(x)", "in place of checkpoint(block, x)"),
+        by_hand="leave torch.utils.checkpoint out: call the function itself, and do not use checkpoint_wrapper.",
+        trainer=settings.trainers_recomputation,
+    ),
     "broadcast_buffers": Words(
         script=_scripts_broadcast,
         by_hand="build buffers alike on all ranks and give DistributedDataParallel broadcast_buffers={value}, which "
@@ -181,7 +194,7 @@ WORDS: Mapping[str, Words] = {
     ),
     "batched_grad_copy": Words(
         script=("DDP(…, batched_grad_copy={value})", ""),
-        by_hand="give DistributedDataParallel batched_grad_copy={value} (torch 2.13).",
+        by_hand="give DistributedDataParallel batched_grad_copy={value} (torch 2.12).",
     ),
     "fuse_all_optimizer_ops": Words(
         script=("optimizer(…, fused={value})", ""),

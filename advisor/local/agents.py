@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # It loads while agents start.
 AGENT_COMMAND = (*PYTHON, "-m", "agent")
 """`advisor-agent`, also where its script is not installed. The agent is never imported by the server's side."""
 
+AGENT_CONFIG = "ADVISOR_AGENT_CONFIG"
+"""The variable that names the configuration of this machine's agents: who may start what is in it."""
+
 _START_S = 90.0
 _STOP_S = 30.0
 """An agent waits for its training processes to be gone and says so to the server: that takes a while."""
@@ -151,10 +154,8 @@ def start_agent(
         "--name",
         place.name,
         *(() if token_file is None else ("--token-file", str(token_file))),
-        "--allow-launcher",
-        "*",  # a user who tunes here could as well type the command
-        "--allow-root",
-        "/",
+        # Without rules of its operator, a user who tunes here could as well type the command.
+        *(() if environment.get(AGENT_CONFIG) else ("--allow-launcher", "*", "--allow-root", "/")),
         "--hide",
         str(data_dir),  # the administrator's token and the database lie there
         "--await-word",

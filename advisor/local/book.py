@@ -85,11 +85,11 @@ class LocalBook:
     ) -> Forecast:
         """Return what the cost model expects elsewhere."""
         from advisor.services.answers.advice import predict
-        from advisor.tuning.asked import PlannerTuning
+        from advisor.tuning.asked import Tuning
 
         with _told():
             now = datetime.now(UTC)
-            return predict(self._database, PlannerTuning(), job_id, nodes, rate, batch or 1.0, now)
+            return predict(self._database, Tuning(), job_id, nodes, rate, batch or 1.0, now)
 
     @contextmanager
     def _reading(self) -> Iterator[UnitOfWork]:

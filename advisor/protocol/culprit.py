@@ -7,8 +7,8 @@ from pathlib import Path
 
 LIBRARY = re.compile(
     r".*/(?:site-packages|dist-packages|lib/python3[.\d]*)/|<frozen |.*/bin/(?:torchrun|accelerate|deepspeed)$"
-    r"|.*/agent/runtime/(?=(?:__main__|backends|current|facts|guard|hooks|launch|private_torch|rank_process|runtime"
-    r"|script_loaders|untraced)\.py|(?:api|calibrating|inject|injected|levers|link|loading|nccl_tuner|observe|races"
+    r"|.*/agent/runtime/(?=(?:__main__|backends|current|facts|guard|hooks|launch|model_search|plain_models|private_torch"
+    r"|rank_process|runtime|script_loaders|untraced)\.py|(?:api|calibrating|inject|injected|levers|link|loading|nccl_tuner|observe|races"
     r"|steering)/)"
 )
 """Files of the interpreter's, of installed packages and of the runtime that trains for the advisor."""

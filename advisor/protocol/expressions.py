@@ -9,8 +9,9 @@ from typing import Any
 
 from advisor.protocol.base import Value
 
-FACTS = ("world_size", "nodes", "gpus_per_node")
-"""What a requirement may name besides knobs: they are known once the script has run."""
+FACTS = ("world_size", "nodes", "gpus_per_node", "gpu_memory_gib")
+"""What a requirement may name besides knobs: they are known once the script has run. `gpu_memory_gib` is the smallest
+GPU's, and 0 without any."""
 _LONGEST = 300
 LARGEST = 1e15
 """Of the numbers that are calculated with."""

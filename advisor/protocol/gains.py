@@ -119,12 +119,16 @@ def spell_range(ratio: float, low: float, high: float) -> str:
     return f"{spell_percent(low, End.LOW).removesuffix(' %')} … {spell_percent(high, End.HIGH)}"
 
 
-def describe_ratio(ratio: float, low: float, high: float) -> str:
+def describe_ratio(ratio: float, low: float, high: float, *, is_shown: bool = True) -> str:
     """Return a ratio with its 95 % interval, as far as it is known; what is sure comes first.
 
     `at least 1.8x faster, most likely 3.1x (95 % CI 1.8x … 5.4x)`; `most likely −0.7 % (95 % CI −3.4 … +2.1 %)`.
+    Where no verdict stands behind it (one launch alone tells an interval as well) it is not `is_shown`, and bounds
+    nothing.
     """
-    quality, bound = judge_quality(low, high), spell_bound(ratio, low, high)
+    quality, bound = judge_quality(low, high), spell_bound(ratio, low, high) if is_shown else ""
+    if quality is Quality.BOUNDED and not is_shown:
+        quality = Quality.UNKNOWN
     if quality is Quality.UNKNOWN:
         return "measured too roughly for a figure"
     if quality is Quality.BOUNDED:
@@ -167,3 +171,12 @@ def spell_fraction(gain: float) -> str:
 def spell_share(share: float, decimals: int = 0) -> str:
     """Return a share as people read it: `12 %`."""
     return f"{share * 100:.{decimals}f} %"
+
+
+def spell_rate(samples_per_s: float) -> str:
+    """Samples per second with three or four digits: `1 842`, `96.4`, `0.512`."""
+    if samples_per_s >= 1000:
+        return f"{samples_per_s:,.0f}".replace(",", " ")
+    if samples_per_s >= 100:
+        return f"{samples_per_s:.0f}"
+    return f"{samples_per_s:.1f}" if samples_per_s >= 10 else f"{samples_per_s:.3g}"

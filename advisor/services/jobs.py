@@ -20,7 +20,12 @@ from advisor.protocol.asked.signing import Statement, is_for
 from advisor.protocol.measured.telemetry import TelemetryPoint
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.reading import Unreadable, read_document
-from advisor.protocol.training.launch_command import UnlaunchableCommand, choose_injection, refuse_paddle
+from advisor.protocol.training.launch_command import (
+    Command,
+    UnlaunchableCommand,
+    choose_injection,
+    refuse_paddle,
+)
 from advisor.protocol.training.workload import HIDDEN, WITH_SECRETS, WorkloadKind
 from advisor.protocol.views import EventKind, JobEvent, JobPage, JobQuery, LogChunk, Role
 from advisor.services.ending import cancel_if_gone, end_session
@@ -155,7 +160,7 @@ def check_spec(spec: JobSpec) -> None:
         try:
             if workload.kind is WorkloadKind.PYTORCH:
                 refuse_paddle(workload.command)
-            choose_injection(workload.injection, workload.command)
+            choose_injection(workload.injection, Command.read(workload.command))
         except UnlaunchableCommand as error:
             broken.append(("workload.command", f": {error}"))
     if sum(len(name) + len(value) for name, value in workload.environment.items()) > _MAX_CHARS:
@@ -263,7 +268,7 @@ def cancel_job(
 ) -> Job:
     """Ask a job to stop; what it measured stays. Repeating it changes nothing.
 
-    A job that holds sessions is cancelling until every rank is gone. Raises JobNotFound, NotYourJob,
+    A job that holds a session is cancelling until every rank is gone. Raises JobNotFound, NotYourJob,
     VersionMismatch, and JobIsFinal for a job that has finished or failed.
     """
     job = lock_own_job(work, job_id, asker, if_match)
@@ -272,16 +277,15 @@ def cancel_job(
     refuse_ended(job)
     work.reach(FaultPoint.JOB_CANCELLED)
     work.call_scheduler()
-    sessions = work.sessions.live_of(job_id)
+    session = work.sessions.live_of(job_id)
     since = (JobState.QUEUED, JobState.RUNNING, JobState.PAUSED)
-    if not sessions:
+    if session is None:
         cancel_if_gone(work, job_id, now, since)
     else:
         reason = "Cancelled on request; waiting until every training process is gone."
         work.jobs.move(job_id, JobState.CANCELLING, reason, since=since, now=now)
         work.events.append(job_id, EventKind.JOB, "The job is being cancelled.", now)
-        for session in sessions:
-            end_session(work, session, "The job was cancelled.", now, cancelled=True)
+        end_session(work, session, "The job was cancelled.", now, cancelled=True)
     return get_job(work, job_id)
 
 

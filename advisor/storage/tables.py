@@ -167,7 +167,7 @@ class SessionRow(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "generation"),
         CheckConstraint("state IN ('assembling', 'running', 'ending', 'ended', 'lost')", name="state"),
-        Index("uq_sessions_live_gang", "job_id", "gang", unique=True, **_LIVE),
+        Index("uq_sessions_live_job", "job_id", unique=True, **_LIVE),
         Index("ix_sessions_live", "state", **_LIVE),
         Index("ix_sessions_ended_at", "ended_at"),
     )
@@ -175,8 +175,6 @@ class SessionRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     generation: Mapped[int]
-    gang: Mapped[int] = mapped_column(server_default="0")
-    """Which of the job's gangs holds it: each of them holds one live session at most."""
     state: Mapped[str]
     because: Mapped[str] = mapped_column(default="")
     cold: Mapped[Changes] = mapped_column(_Changes)
@@ -192,6 +190,8 @@ class SessionRow(Base):
     total_steps: Mapped[int] = mapped_column(default=0)
     limit_s: Mapped[float | None]
     """Seconds that it may last from its start on, by its job's budget."""
+    facts: Mapped[WorkloadFacts | None] = mapped_column(Document(WorkloadFacts))
+    """What the runtime saw in a launch with cold changes; the script's own stand in its job's row."""
 
 
 class MemberRow(Base):

@@ -45,6 +45,13 @@ class Race:
 
 
 @dataclass(frozen=True)
+class Over:
+    """A stage has nothing more to measure."""
+
+    because: str
+
+
+@dataclass(frozen=True)
 class EndSession:
     """The live session has nothing more to measure, or has to be launched anew."""
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.settling import settle
 from advisor.protocol.training.workload import WorkloadKind
 from agent.backends.command import build_launch as build_command
-from agent.backends.command import list_words as list_command_words
-from agent.backends.injection import list_words as list_pytorch_words
-from agent.backends.launch import Launch, SessionPlace
+from agent.backends.command import read_filled
+from agent.backends.injection import read_typed
+from agent.backends.launch import Launch, SessionPlace, Wanted
 from agent.backends.paddle import build_launch as build_paddle
-from agent.backends.paddle import list_words as list_paddle_words
 from agent.backends.pytorch import build_launch as build_pytorch
 
 
@@ -18,17 +18,23 @@ from agent.backends.pytorch import build_launch as build_pytorch
 class Backend:
     """How one kind of workload is started and listened to."""
 
-    list_words: Callable[[Assignment, str, SessionPlace], tuple[str, ...]]
-    """The job's command with its placeholders filled: what the operator is asked about."""
-    build_launch: Callable[[Assignment, str, SessionPlace, Mapping[str, str]], Launch]
-    """Assignment, rendezvous, place of the session and the agent's environment -> what is started on this node."""
+    read: Callable[[Assignment, str, SessionPlace], Wanted]
+    """Settled assignment, rendezvous and place of the session -> what is to be started."""
+    build_launch: Callable[[Wanted, Mapping[str, str]], Launch]
+    """That and the agent's environment -> how it is started on this node."""
     reads_output: bool
     """Results are read from what the program writes; else the runtime in front of the script tells them."""
 
 
 BACKENDS: Mapping[WorkloadKind, Backend] = {
-    WorkloadKind.PYTORCH: Backend(list_pytorch_words, build_pytorch, reads_output=False),
-    WorkloadKind.COMMAND: Backend(list_command_words, build_command, reads_output=True),
-    WorkloadKind.PADDLE: Backend(list_paddle_words, build_paddle, reads_output=True),
+    WorkloadKind.PYTORCH: Backend(read_typed, build_pytorch, reads_output=False),
+    WorkloadKind.COMMAND: Backend(read_filled, build_command, reads_output=True),
+    WorkloadKind.PADDLE: Backend(read_filled, build_paddle, reads_output=True),
 }
 """The backend of every kind of workload."""
+
+
+def read_assignment(assignment: Assignment, rendezvous: str, place: SessionPlace) -> Wanted:
+    """Return what an assignment wants started, with its own knobs in its words; nothing that it names is looked at."""
+    settled = assignment.model_copy(update={"workload": settle(assignment.workload, assignment.cold)})
+    return BACKENDS[assignment.workload.kind].read(settled, rendezvous, place)

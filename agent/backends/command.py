@@ -3,13 +3,15 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.reach import describe_in_environment, fill_command, list_given
 from advisor.protocol.measured.messages import Assignment
-from agent.backends.launch import Launch, SessionPlace, build_environment, choose_interface, find_working_dir
-from agent.backends.rendezvous import split_rendezvous
+from advisor.protocol.training.launch_command import Command
+from advisor.protocol.training.workload import WorkloadKind
+from agent.backends.launch import Launch, SessionPlace, Wanted, build_environment, list_places
 from agent.backends.results import RESULTS_FILE
 from agent.errors import Unlaunchable
 from agent.files import Files
@@ -17,55 +19,24 @@ from agent.files import Files
 STRATEGY_FILE = "strategy.json"
 
 
-def list_words(assignment: Assignment, rendezvous: str, place: SessionPlace) -> tuple[str, ...]:
-    """Return the command's words with every value and place in them."""
-    return fill_words(assignment, rendezvous, place, _list_values(assignment))
+def read_filled(assignment: Assignment, rendezvous: str, place: SessionPlace) -> Wanted:
+    """Return what is started of a command whose words have every value and place in them."""
+    places = list_places(assignment, rendezvous) | {
+        "strategy_file": str(place.agent_dir / STRATEGY_FILE),
+        "results_file": str(place.session_dir / RESULTS_FILE),
+    }
+    words = fill_command(assignment.workload.command, _list_values(assignment), places)
+    return Wanted(assignment, place, places, Command.read(words))
 
 
-def build_launch(
-    assignment: Assignment, rendezvous: str, place: SessionPlace, environment: Mapping[str, str]
-) -> Launch:
-    """Return the launch of this node's command; `environment` is the agent's own.
+def build_launch(wanted: Wanted, environment: Mapping[str, str]) -> Launch:
+    """Return the launch of this node's command, and the strategy file; `environment` is the agent's own.
 
     Raises Unlaunchable when the command cannot work on this node.
     """
-    return build_with_values(assignment, rendezvous, place, environment, _list_values(assignment))
-
-
-def _list_values(assignment: Assignment) -> dict[str, Value]:
-    return {**list_given(assignment.workload), **assignment.cold}
-
-
-def fill_words(
-    assignment: Assignment, rendezvous: str, place: SessionPlace, values: Mapping[str, Value]
-) -> tuple[str, ...]:
-    """Return the command's words with these values of the knobs."""
-    return fill_command(assignment.workload.command, values, _list_places(assignment, rendezvous, place))
-
-
-def _list_places(assignment: Assignment, rendezvous: str, place: SessionPlace) -> dict[str, str]:
-    host, port = split_rendezvous(rendezvous)
-    return {
-        "strategy_file": str(place.agent_dir / STRATEGY_FILE),
-        "results_file": str(place.session_dir / RESULTS_FILE),
-        "node_rank": str(assignment.node_rank),
-        "nodes": str(assignment.nnodes),
-        "master_addr": host,
-        "master_port": str(port),
-    }
-
-
-def build_with_values(
-    assignment: Assignment,
-    rendezvous: str,
-    place: SessionPlace,
-    environment: Mapping[str, str],
-    values: Mapping[str, Value],
-) -> Launch:
-    """Return the launch with these values of the knobs that the program is given, and the strategy file."""
-    working_dir = find_working_dir(assignment, place.files)
-    places = _list_places(assignment, rendezvous, place)
-    variables = build_environment(assignment, place, environment)
+    working_dir, places = wanted.find_working_dir(), wanted.places
+    values = _list_values(wanted.assignment)
+    variables = build_environment(wanted, environment)
     variables |= describe_in_environment(values) | {
         "ADVISOR_STRATEGY_FILE": places["strategy_file"],
         "ADVISOR_RESULTS": places["results_file"],
@@ -74,15 +45,27 @@ def build_with_values(
         "MASTER_ADDR": places["master_addr"],
         "MASTER_PORT": places["master_port"],
     }
+    launch = launch_words(wanted, working_dir, variables)
+    return replace(launch, files={STRATEGY_FILE: json.dumps(values)})
+
+
+def _list_values(assignment: Assignment) -> dict[str, Value]:
+    """What the program is told: a Paddle script's own values are the baseline, so it is given nothing but changes."""
+    is_paddle = assignment.workload.kind is WorkloadKind.PADDLE
+    return {**({} if is_paddle else list_given(assignment.workload)), **assignment.cold}
+
+
+def launch_words(wanted: Wanted, working_dir: Path, variables: dict[str, str]) -> Launch:
+    """Return the launch of a command that is started as it stands.
+
+    The first of its words that is a file counts as its script: its folder is protected from what trials write.
+    """
     # Python keeps the lines of a program that writes into a pipe back until it has many of them.
     variables.setdefault("PYTHONUNBUFFERED", "1")
-    if assignment.nnodes > 1:
-        choose_interface(rendezvous, variables)
-    argv = fill_words(assignment, rendezvous, place, values)
-    program = find_program(argv[0], working_dir, variables, place.files)
-    script = find_script(argv[1:], working_dir, place.files)
-    files = {STRATEGY_FILE: json.dumps(values)}
-    return Launch((program, *argv[1:]), variables, working_dir, script, argv[1:], files=files)
+    (name, *rest), files = wanted.command.words, wanted.place.files
+    program = find_program(name, working_dir, variables, files)
+    script = next((working_dir / word for word in rest if files.is_file(working_dir / word)), None)
+    return Launch((program, *rest), variables, working_dir, script, tuple(rest))
 
 
 def find_program(name: str, working_dir: Path, variables: Mapping[str, str], files: Files) -> str:
@@ -96,8 +79,3 @@ def find_program(name: str, working_dir: Path, variables: Mapping[str, str], fil
             "command."
         )
     return found
-
-
-def find_script(words: tuple[str, ...], working_dir: Path, files: Files) -> Path | None:
-    """The first word that is a file: its folder is protected from what trials write, as a script's is."""
-    return next((working_dir / word for word in words if files.is_file(working_dir / word)), None)

@@ -6,14 +6,14 @@ so a torchrun inside `bash run.sh` finds the other nodes, and a free port, witho
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from advisor.protocol.measured.messages import Assignment
-from advisor.protocol.training.launch_command import UnlaunchableCommand, parse_command
+from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.workload import Injection
-from agent.backends.command import find_program, find_script
-from agent.backends.launch import Launch, SessionPlace, choose_interface, find_working_dir
-from agent.backends.rendezvous import split_rendezvous
+from agent.backends.command import launch_words
+from agent.backends.launch import Launch, SessionPlace, Wanted, list_places
 from agent.files import DIRECT, Files
 from agent.runtime.inject.variables import reach_ranks
 
@@ -43,63 +43,41 @@ def inject_runtime(injection: Injection, place: SessionPlace, variables: Mapping
     return reach_ranks(str(place.runtime_script.parent), variables, everywhere=everywhere)
 
 
-def list_words(assignment: Assignment, rendezvous: str, _: SessionPlace) -> tuple[str, ...]:
-    """Return the command's words: what our launcher reads stays as it was typed."""
-    try:
-        parse_command(assignment.workload.command)
-    except UnlaunchableCommand:
-        places = _list_places(assignment, rendezvous)
-        return tuple(_fill(word, places) for word in assignment.workload.command)
-    return assignment.workload.command
+def read_typed(assignment: Assignment, rendezvous: str, place: SessionPlace) -> Wanted:
+    """Return what is started of a command: as typed where our launcher reads it, else with the places in its words."""
+    command, places = Command.read(assignment.workload.command), list_places(assignment, rendezvous)
+    if command.launch is None:
+        command = replace(command, words=tuple(_fill(word, places) for word in command.words))
+    return Wanted(assignment, place, places, command)
 
 
-def launch_as_typed(
-    assignment: Assignment, rendezvous: str, place: SessionPlace, variables: dict[str, str]
-) -> Launch:
+def launch_as_typed(wanted: Wanted, working_dir: Path, variables: dict[str, str]) -> Launch:
     """Return the launch of a command that starts its ranks itself.
 
     The command and the workload's environment may hold ${master_addr}, ${master_port}, ${nodes} and ${node_rank}.
     Raises Unlaunchable when its first word is no program on this node.
     """
-    working_dir = find_working_dir(assignment, place.files)
-    host, port = split_rendezvous(rendezvous)
-    places = _list_places(assignment, rendezvous)
-    variables |= {name: _fill(variables[name], places) for name in assignment.workload.environment}
+    places = wanted.places
+    variables |= {name: _fill(variables[name], places) for name in wanted.assignment.workload.environment}
+    told = {
+        "MASTER_ADDR": places["master_addr"],
+        "MASTER_PORT": places["master_port"],
+        "NNODES": places["nodes"],
+        "NODE_RANK": places["node_rank"],
+    }
+    variables |= told | {f"PET_{name}": text for name, text in told.items()}
     variables |= {
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(port),
-        "NNODES": str(assignment.nnodes),
-        "NODE_RANK": str(assignment.node_rank),
-        "PET_NNODES": str(assignment.nnodes),
-        "PET_NODE_RANK": str(assignment.node_rank),
-        "PET_MASTER_ADDR": host,
-        "PET_MASTER_PORT": str(port),
         "PET_MAX_RESTARTS": "0",
-        "ADVISOR_NODES": str(assignment.nnodes),
+        "ADVISOR_NODES": places["nodes"],
         "ADVISOR_STAY_S": str(_STAY_S),
     }
-    variables.setdefault("PYTHONUNBUFFERED", "1")
-    if assignment.nnodes > 1:
-        choose_interface(rendezvous, variables)
-    words = list_words(assignment, rendezvous, place)
-    program = find_program(words[0], working_dir, variables, place.files)
+    launch = launch_words(wanted, working_dir, variables)
     warnings = [
         f"{name} seems to start Python without the variables it was given ({found}), so the runtime may not get into "
         "the ranks: write PYTHONPATH=…:$PYTHONPATH, and drop env -i and python's -E, -I and -S."
-        for name, found in find_lost_paths(words, working_dir, place.files)
+        for name, found in find_lost_paths(wanted.command.words, working_dir, wanted.place.files)
     ]
-    script = find_script(words[1:], working_dir, place.files)
-    return Launch((program, *words[1:]), variables, working_dir, script, words[1:], tuple(warnings))
-
-
-def _list_places(assignment: Assignment, rendezvous: str) -> dict[str, str]:
-    host, port = split_rendezvous(rendezvous)
-    return {
-        "master_addr": host,
-        "master_port": str(port),
-        "nodes": str(assignment.nnodes),
-        "node_rank": str(assignment.node_rank),
-    }
+    return replace(launch, warnings=tuple(warnings))
 
 
 def _fill(text: str, places: Mapping[str, str]) -> str:

@@ -9,12 +9,13 @@ from pathlib import Path
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.settling import list_unset, list_variables
 from agent.backends.rendezvous import find_interface, split_rendezvous
 from agent.errors import Unlaunchable
 from agent.files import DIRECT, Files
 from agent.guard.processes import AGENT_MARKER, SESSION_MARKER
-from agent.runtime.link.environment import BASE
+from agent.runtime.link.environment import BASE, LOOKS_ONLY
 
 _RENDEZVOUS_VARIABLE = re.compile(
     r"PET_(NNODES|NODE_RANK|STANDALONE|RDZV_\w+|MASTER_\w+|MAX_RESTARTS|LOCAL_ADDR)"
@@ -59,49 +60,68 @@ class SessionPlace:
         return self.control.parent
 
 
-def name_working_dir(assignment: Assignment) -> Path:
-    """Return the workload's working directory, whether it exists or not."""
-    return Path(assignment.workload.working_dir).absolute()
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be started on this node: nothing behind it reads the job's command or its own knobs again."""
+
+    assignment: Assignment
+    """With the session's own knobs in its workload."""
+    place: SessionPlace
+    places: Mapping[str, str]
+    """What placeholders stand for, by their names."""
+    command: Command
+    """With every value and place in its words; what the operator is asked about, and then started."""
+
+    @property
+    def working_dir(self) -> Path:
+        """The workload's working directory, whether it exists or not."""
+        return Path(self.assignment.workload.working_dir).absolute()
+
+    def find_working_dir(self) -> Path:
+        """Return the workload's working directory on this node; raises Unlaunchable where there is none."""
+        found = self.place.files.find_directory(self.working_dir)
+        if found is None or not found.is_searchable:
+            raise Unlaunchable(
+                f"The working directory {self.working_dir} does not exist on this node, or its scripts' user may not "
+                "enter it. Give every node the same files at the same place, or submit the job with another "
+                "working_dir."
+            )
+        return self.working_dir
 
 
-def find_working_dir(assignment: Assignment, files: Files) -> Path:
-    """Return the workload's working directory on this node; raises Unlaunchable where there is none."""
-    working_dir = name_working_dir(assignment)
-    found = files.find_directory(working_dir)
-    if found is None or not found.is_searchable:
-        raise Unlaunchable(
-            f"The working directory {working_dir} does not exist on this node, or its scripts' user may not enter it. "
-            "Give every node the same files at the same place, or submit the job with another working_dir."
-        )
-    return working_dir
+def list_places(assignment: Assignment, rendezvous: str) -> dict[str, str]:
+    """Return what placeholders say of the nodes, by their names."""
+    host, port = split_rendezvous(rendezvous)
+    return {
+        "master_addr": host,
+        "master_port": str(port),
+        "nodes": str(assignment.nnodes),
+        "node_rank": str(assignment.node_rank),
+    }
 
 
-def build_environment(
-    assignment: Assignment, place: SessionPlace, environment: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the processes' environment: the agent's, the workload's, cold knobs, and the session's own variables."""
+def build_environment(wanted: Wanted, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the processes' environment: the agent's, the workload's, cold knobs, and the session's own variables.
+
+    Several nodes keep gloo off interfaces that others cannot reach (docker0, a management network). NCCL chooses for
+    itself, as it does without us: the baseline is the user's own network.
+    """
+    assignment = wanted.assignment
     unset = list_unset(assignment.workload.own, assignment.cold)
     inherited = {name: text for name, text in _inherit(environment).items() if name not in unset}
     own = list_variables(assignment.workload.own, assignment.cold)
     variables = {**inherited, **assignment.workload.environment, **own}
     # torchrun leaves a folder in the temporary one for each launch that is ended; the session's own goes with it.
-    variables.setdefault("PET_LOG_DIR", str(place.session_dir / "torchrun"))
-    return variables | CATALOGUE.list_variables(_list_cold(assignment)) | _describe_session(assignment, place)
+    variables.setdefault("PET_LOG_DIR", str(wanted.place.session_dir / "torchrun"))
+    if assignment.nnodes > 1 and (interface := find_interface(wanted.places["master_addr"])) is not None:
+        variables.setdefault("GLOO_SOCKET_IFNAME", interface)
+    variables |= CATALOGUE.list_variables(_list_cold(assignment))
+    return variables | _describe_session(assignment, wanted.place)
 
 
 def _list_cold(assignment: Assignment) -> Changes:
     """Return what the ranks are launched with: the session's own, and the workload's where that leaves it open."""
     return Changes({**CATALOGUE.keep_cold(assignment.workload.base), **assignment.cold})
-
-
-def choose_interface(rendezvous: str, variables: dict[str, str]) -> None:
-    """Keep gloo off interfaces that other nodes cannot reach (docker0, a management network).
-
-    NCCL chooses for itself, as it does without us: the baseline is the user's own network.
-    """
-    interface = find_interface(split_rendezvous(rendezvous)[0])
-    if interface is not None:
-        variables.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
 def _inherit(environment: Mapping[str, str]) -> dict[str, str]:
@@ -122,6 +142,8 @@ def _describe_session(assignment: Assignment, place: SessionPlace) -> dict[str, 
         SESSION_MARKER: place.session_marker,
         AGENT_MARKER: place.agent_marker,
     }
+    if assignment.looks_only:
+        variables[LOOKS_ONLY] = "1"
     if assignment.workload.base:
         variables[BASE] = json.dumps(assignment.workload.base)
     if assignment.workload.samples_per_step is not None:

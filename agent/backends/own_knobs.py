@@ -1,35 +1,31 @@
-"""Puts a session's own knobs where the program reads them on this node: words, variables, and copies of files."""
+"""Puts own knobs where the program reads them on this node: words, variables, and copies of files."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from advisor.protocol.base import Value
-from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.command_options import find_option
+from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.settling import list_file_values, replace_path, settle
 from advisor.protocol.training.workload import Workload
-from agent.backends.launch import SessionPlace, name_working_dir
+from agent.backends.launch import Wanted
 from agent.errors import Unlaunchable
 from agent.files import DIRECT, Files
 
 
-def settle_assignment(assignment: Assignment) -> Assignment:
-    """Return the assignment with its own knobs in its command and its environment; nothing is looked at."""
-    return assignment.model_copy(update={"workload": settle(assignment.workload, assignment.cold)})
-
-
-def place_copies(settled: Assignment, place: SessionPlace) -> tuple[Assignment, dict[str, str]]:
-    """Return the assignment whose command names changed copies of its files, and their texts by their names.
+def place_copies(wanted: Wanted) -> tuple[Wanted, dict[str, str]]:
+    """Return a launch whose command names changed copies of its files, and their texts by their names.
 
     The names are those in the agent's part of the session's folder. Raises Unlaunchable naming the file or key that is
     missing on this node.
     """
-    workload = settled.workload
-    edits = list_file_values(workload, settled.cold)
-    command, copies = _copy_files(
-        workload.command, edits, name_working_dir(settled), place.agent_dir, place.files
-    )
-    return settled.model_copy(update={"workload": workload.model_copy(update={"command": command})}), copies
+    place, edits = wanted.place, list_file_values(wanted.assignment.workload, wanted.assignment.cold)
+    if not edits:
+        return wanted, {}
+    words, copies = _copy_files(wanted.command.words, edits, wanted.working_dir, place.agent_dir, place.files)
+    return replace(wanted, command=Command.read(words)), copies
 
 
 def settle_command(
@@ -41,14 +37,21 @@ def settle_command(
 ) -> tuple[list[str], dict[str, str]]:
     """Return a real training's command with its own knobs in it, and the texts of files that are to lie in `folder`.
 
-    Raises Unlaunchable naming the file or key that is missing, ValueError naming an option that the command lacks.
+    An option that the command lacks is added. Raises Unlaunchable naming the file or key that is missing.
     """
     # The command that is typed now says what it has today, whatever it had when it was tuned.
-    today = tuple(knob.model_copy(update={"baseline": None}) for knob in own)
+    today = tuple(
+        knob.model_copy(update={"baseline": None}) if _is_told(knob, command) else knob for knob in own
+    )
     workload = Workload(command=tuple(command), own=today)
     edits = list_file_values(workload, changes)
     words, copies = _copy_files(settle(workload, changes).command, edits, working_dir, folder, DIRECT)
     return list(words), copies
+
+
+def _is_told(knob: OwnKnob, command: Sequence[str]) -> bool:
+    """Whether the command says what an option is today; what has no option stands as it did when it was tuned."""
+    return not knob.at.startswith("-") or find_option(command, knob.at) is not None
 
 
 def _copy_files(

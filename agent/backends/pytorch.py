@@ -7,18 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.training.launch_command import (
-    ForeignCommand,
     LaunchCommand,
     UnlaunchableCommand,
     choose_injection,
-    parse_command,
 )
 from advisor.protocol.training.workload import Injection
 from agent.backends.injection import inject_runtime, launch_as_typed
-from agent.backends.launch import Launch, SessionPlace, build_environment, choose_interface, find_working_dir
-from agent.backends.rendezvous import split_rendezvous
+from agent.backends.launch import Launch, Wanted, build_environment
 from agent.devices.hardware import find_version
 from agent.errors import Unlaunchable
 from agent.files import Files
@@ -26,60 +22,52 @@ from agent.files import Files
 START_RANKS = Path(__file__).parents[1] / "runtime" / "inject" / "start_ranks.py"
 
 
-def build_launch(
-    assignment: Assignment, rendezvous: str, place: SessionPlace, environment: Mapping[str, str]
-) -> Launch:
+def build_launch(wanted: Wanted, environment: Mapping[str, str]) -> Launch:
     """Return the launch of this node's ranks; `environment` is the agent's own.
 
     Raises Unlaunchable when the command, its script or its launcher cannot work on this node.
     """
-    workload = assignment.workload
-    files = place.files
-    working_dir = find_working_dir(assignment, files)
-    variables = build_environment(assignment, place, environment)
+    assignment, files, launch = wanted.assignment, wanted.place.files, wanted.command.launch
+    working_dir = wanted.find_working_dir()
+    variables = build_environment(wanted, environment)
     try:
-        injection = choose_injection(workload.injection, workload.command)
+        injection = choose_injection(assignment.workload.injection, wanted.command)
     except UnlaunchableCommand as error:
         raise Unlaunchable(str(error)) from error
-    variables |= inject_runtime(injection, place, variables)
-    try:
-        command = parse_command(workload.command)
-    except ForeignCommand:
-        return launch_as_typed(assignment, rendezvous, place, variables)
-    if "/" in command.launcher:
-        command = replace(command, launcher=str(working_dir / command.launcher))
-    script = _find_script(command, working_dir, files)
+    variables |= inject_runtime(injection, wanted.place, variables)
+    if launch is None:
+        return launch_as_typed(wanted, working_dir, variables)
+    if "/" in launch.launcher:
+        launch = replace(launch, launcher=str(working_dir / launch.launcher))
+    script = _find_script(launch, working_dir, files)
     warnings = []
-    if command.is_torchrun:
-        interpreter = _spare_torchrun(_find_torchrun(command, variables, files))
-        if command.replaced:
+    if launch.is_torchrun:
+        interpreter = _spare_torchrun(_find_torchrun(launch, variables, files))
+        if launch.replaced:
             warnings.append(
-                f"{', '.join(command.replaced)}: replaced, because the job's {assignment.nnodes} agent(s) decide "
+                f"{', '.join(launch.replaced)}: replaced, because the job's {assignment.nnodes} agent(s) decide "
                 "how the nodes meet."
             )
-        if assignment.nnodes > 1:
-            choose_interface(rendezvous, variables)
-        options = (*_join_gang(assignment, rendezvous), *command.launcher_options)
+        options = (*_join_gang(wanted.places), *launch.launcher_options)
     else:
         if assignment.nnodes > 1:
             raise Unlaunchable(
-                f"{command.launcher} starts a single process, but the job wants {assignment.nnodes} nodes. Give the "
+                f"{launch.launcher} starts a single process, but the job wants {assignment.nnodes} nodes. Give the "
                 "command as torchrun --nproc-per-node N script.py …"
             )
-        interpreter = (_find_python(command.launcher, variables, files), *command.python_options)
+        interpreter = (_find_python(launch.launcher, variables, files), *launch.python_options)
         variables.setdefault("PYTHONUNBUFFERED", "1")
         options = ()
-    runtime = (str(place.runtime_script),) if injection is Injection.LAUNCHER else ()
-    argv = (*interpreter, *options, *runtime, *command.script, *command.arguments)
-    return Launch(argv, variables, working_dir, script, command.arguments, tuple(warnings))
+    runtime = (str(wanted.place.runtime_script),) if injection is Injection.LAUNCHER else ()
+    argv = (*interpreter, *options, *runtime, *launch.script, *launch.arguments)
+    return Launch(argv, variables, working_dir, script, launch.arguments, tuple(warnings))
 
 
-def _join_gang(assignment: Assignment, rendezvous: str) -> tuple[str, ...]:
-    host, port = split_rendezvous(rendezvous)
+def _join_gang(places: Mapping[str, str]) -> tuple[str, ...]:
     # No restarts: a rank that died is a result, and a restarted gang would not be in the session's rendezvous.
     return (
-        f"--nnodes={assignment.nnodes}", f"--node-rank={assignment.node_rank}", "--rdzv-backend=static",
-        f"--master-addr={host}", f"--master-port={port}", "--max-restarts=0",
+        f"--nnodes={places['nodes']}", f"--node-rank={places['node_rank']}", "--rdzv-backend=static",
+        f"--master-addr={places['master_addr']}", f"--master-port={places['master_port']}", "--max-restarts=0",
     )  # fmt: skip
 
 

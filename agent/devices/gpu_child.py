@@ -1,8 +1,8 @@
 """The child that asks NVML: a driver that hangs, hangs this process alone. Standard library and pynvml only.
 
 Run as `python -m agent.devices.gpu_child VISIBLE`, VISIBLE being CUDA_VISIBLE_DEVICES in JSON. Standard output: one
-JSON line that describes the devices, then one for every line of standard input: "sample" or "processes". When its input
-closes, however the agent died, it is gone at once, also while a call hangs.
+JSON line that describes the devices, then one for every JSON line of standard input: "sample" or "processes". When its
+input closes, however the agent died, it is gone at once, also while a call hangs.
 """
 
 import json
@@ -35,7 +35,7 @@ def main() -> None:
 
 def _listen(questions: "queue.SimpleQueue[str]") -> None:
     for line in sys.stdin:
-        questions.put(line.strip())
+        questions.put(json.loads(line))
     # Not sys.exit: the main thread may be inside a call of the driver that never returns.
     os._exit(0)
 

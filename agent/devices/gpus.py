@@ -5,22 +5,19 @@ does not answer in time is killed and started again; after three times the drive
 """
 
 import json
-import os
-import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import structlog
 from pydantic import ValidationError
 
 from advisor.protocol.measured.telemetry import DeviceError, DeviceSample
 from advisor.protocol.nodes.cluster import Device
+from agent.guard.child import Child
 
 _RESET = "Reset the GPU (nvidia-smi --gpu-reset) or restart the node; have it examined when it happens again."
 _REPLACE = "Take the node out of use and have the GPU examined."
@@ -48,7 +45,6 @@ def describe_failure(device: int, code: int) -> str:
     return f"{name} reported Xid {code}: {what}. {remedy}"
 
 
-_PACKAGE_ROOT = Path(__file__).parents[2]
 _PATIENCE_S = 0.5
 """How long a sample is waited for, before the sampler goes on without devices and asks again later."""
 _MOST_HANGS = 3
@@ -122,7 +118,7 @@ class ChildGpus:
         """`visible` is CUDA_VISIBLE_DEVICES (None: every device); `environment` is the child's, without secrets."""
         self._visible, self._environment = visible, dict(environment)
         self._deadlines, self._clock = deadlines, clock
-        self._child: _Child | None = None
+        self._child: _Reader | None = None
         self._stuck: list[subprocess.Popen[bytes]] = []
         """Children that SIGKILL has not ended yet: the kernel holds them in a call of the driver."""
         self._devices: tuple[Device, ...] | None = None
@@ -207,16 +203,19 @@ class ChildGpus:
             self._check_deadline()
         return answer
 
-    def _get_child(self) -> "_Child | None":
+    def _get_child(self) -> "_Reader | None":
         """None while too many children hang in the driver: another one would only join them."""
         self._stuck = [process for process in self._stuck if process.poll() is None]
         if self._child is None and len(self._stuck) < _MOST_HANGS:
-            self._child = _Child(self._visible, self._environment, self._clock())
+            self._child = _Reader(self._visible, self._environment, self._clock())
         return self._child
 
-    def _receive(self, child: "_Child", patience_s: float) -> dict[str, Any] | None:
+    def _receive(self, child: "_Reader", patience_s: float) -> dict[str, Any] | None:
         answer = child.receive(patience_s)
-        if answer is not None and child.awaits_devices:
+        if answer is None:
+            return None
+        child.question = ""
+        if child.awaits_devices:
             child.awaits_devices = False
             try:
                 self._devices = tuple(Device.model_validate(entry) for entry in answer["devices"])
@@ -262,76 +261,22 @@ class ChildGpus:
                 self._failures.setdefault(f"{error.device} {error.code}", sentence)
 
 
-class _Child:
+class _Reader(Child):
     """One child process, and the question that it was asked last."""
 
     def __init__(self, visible: str | None, environment: Mapping[str, str], now_s: float) -> None:
-        path = [str(_PACKAGE_ROOT), *environment.get("PYTHONPATH", "").split(os.pathsep)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agent.devices.gpu_child", json.dumps(visible)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**environment, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)},
-            cwd="/",
-            start_new_session=True,  # Ctrl-C in the agent's terminal is the agent's to answer
-        )
+        words = ["-P", "-m", "agent.devices.gpu_child", json.dumps(visible)]
+        super().__init__(words, environment, subprocess.DEVNULL)
         self.asked_at_s = now_s
         self.awaits_devices = True
         """The first line describes the devices, without a question."""
         self.question = ""
         """The one that is not answered yet; "" for none."""
-        self.has_ended = False
-        self._received = b""
 
     def ask(self, question: str, now_s: float) -> None:
         """Put a question."""
         self.question, self.asked_at_s = question, now_s
-        try:
-            self._input.write(question.encode() + b"\n")
-            self._input.flush()
-        except OSError:
-            self.has_ended = True
-
-    def receive(self, patience_s: float) -> dict[str, Any] | None:
-        """Return the next answer; None when it does not come in time, or never will."""
-        deadline_s = time.monotonic() + patience_s
-        while b"\n" not in self._received and not self.has_ended:
-            left_s = max(0.0, deadline_s - time.monotonic())
-            if not select.select([self._output], [], [], left_s)[0]:
-                return None
-            chunk = os.read(self._output.fileno(), 65536)
-            self._received += chunk
-            self.has_ended = not chunk
-        line, found, rest = self._received.partition(b"\n")
-        if not found:
-            return None
-        self._received, self.question = rest, ""
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            return {}
-        return answer if isinstance(answer, dict) else {}
-
-    def end(self) -> bool:
-        """Kill the child; return whether it is gone."""
-        self.process.kill()
-        for pipe in (self._input, self._output):
-            with suppress(OSError):
-                pipe.close()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=1.0)
-        return self.process.poll() is not None
-
-    @property
-    def _input(self) -> IO[bytes]:
-        assert self.process.stdin is not None  # given by PIPE above
-        return self.process.stdin
-
-    @property
-    def _output(self) -> IO[bytes]:
-        assert self.process.stdout is not None  # given by PIPE above
-        return self.process.stdout
+        self.tell(question)
 
 
 def open_gpus(visible: str | None, environment: Mapping[str, str]) -> Gpus:

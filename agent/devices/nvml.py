@@ -144,6 +144,7 @@ class Nvml:
             "busy": min(1.0, max(0.0, busy)),
             "memory_bytes": memory,
             "power_w": self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000, None),
+            "energy_j": self._ask(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000, None),
             "sm_clock_mhz": self._ask(
                 lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)), None
             ),

@@ -10,12 +10,9 @@ Standard input and output: JSON lines, first the account, then a question and it
 import json
 import os
 import resource
-import select
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from agent.errors import AgentStopped, Unlaunchable
 from agent.files import DIRECT, Directory, Files
 from agent.guard.account import Account, become
+from agent.guard.child import Child
 from agent.guard.processes import AGENT_MARKER
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ _LIMIT_S = 10.0
 _STOP_CHECK_S = 0.1
 _MOST_BYTES = 2**30
 """Memory that the child may take: what it reads may hold more than a file shows."""
-_PACKAGE_ROOT = Path(__file__).parents[2]
 
 
 class Lookups(Files):
@@ -49,7 +46,7 @@ class Lookups(Files):
         """Every question raises Unlaunchable when there is no answer in time, AgentStopped when the agent stops."""
         self._account, self._marker, self._is_stopping = account, agent_marker, is_stopping
         self._left_s = limit_s
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     def exists(self, path: Path) -> bool:
         return bool(self._ask("exists", str(path)))
@@ -79,17 +76,12 @@ class Lookups(Files):
         """End the child; one that the kernel holds is left to itself."""
         child, self._child = self._child, None
         if child is not None:
-            child.kill()
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    pipe.close()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=0.5)
+            child.end()
 
     def _ask(self, question: str, *words: Any) -> Any:
         began_s = time.monotonic()
         try:
-            answer = json.loads(self._exchange(json.dumps([question, *words]).encode() + b"\n", words[0]))
+            answer = self._exchange([question, *words], began_s + self._left_s)
         finally:
             self._left_s -= time.monotonic() - began_s
         if "refused" in answer:
@@ -99,55 +91,36 @@ class Lookups(Files):
             )
         return answer["found"]
 
-    def _exchange(self, line: bytes, what: str) -> bytes:
+    def _exchange(self, asked: list[Any], deadline_s: float) -> dict[str, Any]:
         child = self._child = self._child or self._start()
-        assert child.stdin is not None and child.stdout is not None  # noqa: PT018 - given by PIPE below
-        asking, answering = child.stdin.fileno(), child.stdout.fileno()
-        poller, answer, deadline_s = select.poll(), b"", time.monotonic() + self._left_s
-        poller.register(answering, select.POLLIN)
-        poller.register(asking, select.POLLOUT)
-        while not answer.endswith(b"\n"):
-            if self._is_stopping() or time.monotonic() > deadline_s:
+        child.tell(asked)
+        while (answer := child.receive(_STOP_CHECK_S)) is None:
+            if self._is_stopping():
                 self.close()
-                if self._is_stopping():
-                    raise AgentStopped
+                raise AgentStopped
+            if child.has_ended:
+                self.close()
                 raise Unlaunchable(
-                    f"Looking at what the job names, {what} the last, took longer than {_LIMIT_S:.0f} s on this node. "
-                    "Check that its file system answers, and that a configuration file which own knobs change is small."
+                    f"The process that looks at what the job names has ended, at {asked[1]}: try again."
                 )
-            ready = {file for file, _ in poller.poll(_STOP_CHECK_S * 1000)}
-            if answering in ready:
-                if not (part := os.read(answering, 65536)):
-                    self.close()
-                    raise Unlaunchable(
-                        f"The process that looks at what the job names has ended, at {what}: try again."
-                    )
-                answer += part
-            elif asking in ready:
-                line = line[os.write(asking, line) :]
-                if not line:
-                    poller.unregister(asking)
+            if time.monotonic() > deadline_s:
+                self.close()
+                raise Unlaunchable(
+                    f"Looking at what the job names, {asked[1]} the last, took longer than {_LIMIT_S:.0f} s on this "
+                    "node. Check that its file system answers, and that a configuration file which own knobs change "
+                    "is small."
+                )
         return answer
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self) -> Child:
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
-            "PYTHONPATH": os.pathsep.join([str(_PACKAGE_ROOT), *filter(None, sys.path)]),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             AGENT_MARKER: self._marker,
         }
         # It loads all that it needs, and then becomes the account by itself: that user may not find our Python.
-        child = subprocess.Popen(
-            [sys.executable, "-S", "-m", "agent.guard.lookups"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-            bufsize=0,
-        )
-        assert child.stdin is not None  # given by PIPE above
-        child.stdin.write(json.dumps(self._account and asdict(self._account)).encode() + b"\n")
-        os.set_blocking(child.stdin.fileno(), False)
+        child = Child(["-S", "-m", "agent.guard.lookups"], environment)
+        child.tell(self._account and asdict(self._account))
         return child
 
 

@@ -14,6 +14,10 @@ from advisor.protocol.base import Spec
 from advisor.protocol.logs import LogFormat
 from advisor.protocol.nodes.cluster import Labels
 from agent.errors import BadConfiguration
+from agent.trust.allowance import TRAINING_LAUNCHERS, Allowance
+
+CONFIG_VARIABLE = "ADVISOR_AGENT_CONFIG"
+"""The environment variable that names the file."""
 
 
 class AllowTable(Spec):
@@ -24,6 +28,16 @@ class AllowTable(Spec):
     modules: tuple[str, ...] | None = None
     commands: tuple[str, ...] | None = None
     environment: tuple[str, ...] | None = None
+
+    def to_allowance(self) -> Allowance:
+        """Return what it allows: what it does not say is as with `advisor-agent run`."""
+        return Allowance(
+            launchers=TRAINING_LAUNCHERS if self.launchers is None else self.launchers,
+            roots=tuple(root.absolute() for root in self.roots or ()),
+            modules=self.modules or (),
+            commands=self.commands or (),
+            environment=self.environment,
+        )
 
 
 class AgentConfig(Spec):

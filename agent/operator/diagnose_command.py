@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -14,17 +15,28 @@ import structlog
 import typer
 from pydantic import ValidationError
 
-from advisor.protocol.answers.diagnosed import describe_diagnosed, diagnose_launch, write_markdown
+from advisor.protocol.answers.diagnosed import (
+    Diagnosed,
+    describe_diagnosed,
+    diagnose_launch,
+    say_seen,
+    write_markdown,
+)
+from advisor.protocol.answers.limits import compare_with_one
+from advisor.protocol.answers.trace import build_trace
 from advisor.protocol.culprit import excerpt_failure
 from advisor.protocol.nodes.load import say_load_here
+from advisor.protocol.training.launch_command import UnlaunchableCommand, parse_command
 from advisor.protocol.training.workload import Injection, Workload
 from agent.devices.gpus import open_gpus
-from agent.errors import AgentError
-from agent.operator.config import describe_error
+from agent.errors import AgentError, BadConfiguration
+from agent.operator.config import CONFIG_VARIABLE, describe_error, read_config
 from agent.operator.preview import describe_preview, preview_launch
 from agent.operator.rehearsal import Rehearsed, rehearse
+from agent.trust.allowance import Allowance
 
 _NOT_MEASURED, _USAGE, _INVALID = 1, 2, 3
+_STOPPED = "{} ended it, and its processes, before enough steps were timed."
 
 
 def diagnose(
@@ -38,6 +50,10 @@ def diagnose(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the result as a few lines of Markdown.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write all ranks' steps on one timeline, for Perfetto."),
+    ] = None,
     injection: Annotated[
         Injection, typer.Option(help="How the runtime gets into the training processes.")
     ] = Injection.AUTO,
@@ -47,9 +63,22 @@ def diagnose(
     protect: Annotated[
         list[Path] | None, typer.Option(help="Another directory that must not be changed; repeatable.")
     ] = None,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Also launch one rank, and say what several bring against it.")
+    ] = False,
     samples_per_step: Annotated[
         int | None,
         typer.Option(min=1, help="Samples one process takes per forward pass.", show_default="observed"),
+    ] = None,
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(min=0, help="What all that it runs on costs an hour: says what a million samples cost."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar=CONFIG_VARIABLE, help="An agent's configuration: its table [allow] says what may run."
+        ),
     ] = None,
 ) -> None:
     """Say where a training's time goes, in under a minute: no server, nothing tuned, no file of yours changed.
@@ -60,6 +89,11 @@ def diagnose(
     be measured · 2 usage · 3 the command cannot be started.
     """
     _log_warnings_to_stderr()
+    if trace is not None and not trace.absolute().parent.is_dir():
+        typer.echo(
+            f"--trace {trace}: there is no folder {trace.absolute().parent}. Name a file in one.", err=True
+        )
+        raise typer.Exit(_USAGE)
     try:
         workload = Workload(
             command=tuple(command),
@@ -78,7 +112,17 @@ def diagnose(
             preview = preview_launch(workload, os.environ, work_dir)
             typer.echo(preview.model_dump_json() if as_json else describe_preview(preview))
         else:
-            _tell(_run(workload, work_dir), command, as_json, markdown)
+            allow = Allowance() if config is None else _read_rules(config)
+            one = _take_one_rank(command) if scaling else None
+            seen = _run(workload, work_dir, allow)
+            found = _diagnose(seen, command, as_json)
+            found = found.model_copy(update={"power_w": seen.power_w, "price_per_hour": price_per_hour})
+            if one is not None:
+                found = _compare(found, workload, one, work_dir, allow)
+            _tell(found, command, as_json, markdown)
+            if trace is not None and seen.result is not None:
+                trace.write_text(json.dumps(build_trace(seen.result.timelines)))
+                typer.echo(f"Wrote {trace}: open it at ui.perfetto.dev or chrome://tracing.", err=True)
     except AgentError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_INVALID) from error
@@ -86,35 +130,97 @@ def diagnose(
         shutil.rmtree(work_dir, ignore_errors=True)
 
 
-def _run(workload: Workload, work_dir: Path) -> Rehearsed:
+def _read_rules(path: Path) -> Allowance:
+    """What an operator lets be started; raises BadConfiguration where that is what somebody signed."""
+    config = read_config(path)
+    if config.require_signed is not None:
+        raise BadConfiguration(
+            f"{path} lets this machine start signed jobs only (require_signed), and nothing signs a command that is "
+            "diagnosed. Ask its operator to diagnose it."
+        )
+    try:
+        return config.allow.to_allowance()
+    except ValidationError as error:
+        raise BadConfiguration(f"{path}: {describe_error(error)}") from error
+
+
+def _run(workload: Workload, work_dir: Path, allow: Allowance) -> Rehearsed:
     for warning in preview_launch(workload, os.environ, work_dir).warnings:
         typer.echo(f"Note: {warning}", err=True)
     if load := say_load_here():
         typer.echo(f"Note: {load}", err=True)
-    typer.echo("Running it once as it stands; Ctrl-C ends it …", err=True)
+    typer.echo(f"Running {shlex.join(workload.command)} once as it stands; Ctrl-C ends it …", err=True)
+    signals: list[int] = []
+
+    def listen(stop: Callable[[], None]) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: note(number, stop))
+
+    def note(number: int, stop: Callable[[], None]) -> None:
+        signals.append(number)
+        stop()
+
     gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
     try:
-        return rehearse(workload, dict(os.environ), work_dir, gpus, _stop_on_signals)
+        seen = rehearse(workload, dict(os.environ), work_dir, gpus, listen, allow)
     finally:
         gpus.close()
+    if not signals:
+        return seen
+    ended = seen.ended.model_copy(update={"reason": _STOPPED.format(signal.Signals(signals[0]).name)})
+    return seen.model_copy(update={"ended": ended})
 
 
-def _tell(seen: Rehearsed, command: list[str], as_json: bool, markdown: bool) -> None:
+def _take_one_rank(command: list[str]) -> tuple[str, ...]:
+    """Return the words that start one rank. Raises BadConfiguration where the command has no such words."""
+    try:
+        launch = parse_command(command)
+    except UnlaunchableCommand as error:
+        raise BadConfiguration(
+            f"--scaling starts one rank by torchrun's --nproc-per-node. {error}"
+        ) from error
+    if not launch.is_torchrun:
+        raise BadConfiguration(
+            f"--scaling starts one rank by torchrun's --nproc-per-node, and {command[0]} has no such option: give the "
+            "command as torchrun --nproc-per-node N script.py."
+        )
+    return launch.with_one_rank()
+
+
+def _compare(
+    found: Diagnosed, workload: Workload, one: tuple[str, ...], work_dir: Path, allow: Allowance
+) -> Diagnosed:
+    """The same with one rank in as many threads, which is launched for it."""
+    if found.ranks == 1:
+        raise BadConfiguration("--scaling compares several ranks with one, and the command starts one.")
+    threads = {"OMP_NUM_THREADS": str(found.threads), **workload.environment}
+    alone = workload.model_copy(update={"command": one, "environment": threads})
+    seen = _run(alone, work_dir, allow)
+    if seen.result is None or seen.facts is None or seen.node is None:
+        typer.echo(f"Note: one rank by itself could not be measured: {seen.ended.reason}", err=True)
+        return found
+    by_itself = diagnose_launch(seen.result, seen.facts, seen.node, one)
+    scaling = compare_with_one(found.ranks, found.rate, found.phases, by_itself.rate, by_itself.phases)
+    return found.model_copy(update={"scaling": scaling})
+
+
+def _diagnose(seen: Rehearsed, command: list[str], as_json: bool) -> Diagnosed:
     if seen.result is None or seen.facts is None or seen.node is None:
         told = {"measured": False, "reason": seen.ended.reason}
         typer.echo(json.dumps(told) if as_json else f"Nothing was measured: {seen.ended.reason}")
-        typer.echo(excerpt_failure(seen.ended.log_tail), err=True)
+        if seen.facts is not None and not as_json:
+            typer.echo(say_seen(seen.facts))
+        if last := excerpt_failure(seen.ended.log_tail):
+            typer.echo(last, err=True)
         raise typer.Exit(_NOT_MEASURED)
-    found = diagnose_launch(seen.result, seen.facts, seen.node, command)
+    return diagnose_launch(seen.result, seen.facts, seen.node, command)
+
+
+def _tell(found: Diagnosed, command: list[str], as_json: bool, markdown: bool) -> None:
     if as_json:
         typer.echo(found.model_dump_json())
     else:
         typer.echo(write_markdown(found) if markdown else "\n".join(describe_diagnosed(found, command)))
-
-
-def _stop_on_signals(stop: Callable[[], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop())
 
 
 def _log_warnings_to_stderr() -> None:

@@ -9,9 +9,9 @@ from advisor.protocol.base import Message
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.training.launch_command import choose_injection
 from advisor.protocol.training.workload import Injection, Workload
-from agent.backends import BACKENDS
+from agent.backends import BACKENDS, read_assignment
 from agent.backends.launch import SessionPlace
-from agent.backends.own_knobs import place_copies, settle_assignment
+from agent.backends.own_knobs import place_copies
 from agent.backends.rendezvous import offer_rendezvous
 from agent.guard.isolation import (
     choose_targets,
@@ -66,8 +66,8 @@ def preview_launch(workload: Workload, environment: Mapping[str, str], work_dir:
     assignment = Assignment(
         session_id="SESSION", generation=1, job_id="JOB", node_rank=0, nnodes=1, workload=workload
     )
-    placed, _ = place_copies(settle_assignment(assignment), _PLACE)
-    launch = BACKENDS[workload.kind].build_launch(placed, offer_rendezvous("127.0.0.1"), _PLACE, environment)
+    wanted, _ = place_copies(read_assignment(assignment, offer_rendezvous("127.0.0.1"), _PLACE))
+    launch = BACKENDS[workload.kind].build_launch(wanted, environment)
     roots = list_scratch_roots(work_dir)
     roots[0].mkdir(parents=True, exist_ok=True)
     isolation = detect_isolation(roots)
@@ -80,7 +80,7 @@ def preview_launch(workload: Workload, environment: Mapping[str, str], work_dir:
     return Preview(
         argv=launch.argv,
         working_dir=str(launch.working_dir),
-        injection=choose_injection(workload.injection, workload.command),
+        injection=choose_injection(workload.injection, wanted.command),
         environment=added,
         removed=tuple(sorted(environment.keys() - launch.environment.keys())),
         protected=tuple(map(str, targets)) if isolation.works else (),

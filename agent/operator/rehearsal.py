@@ -4,7 +4,7 @@ The agent is the real one; what it says is answered in this process, as a server
 hand out: for a rehearsal with one arm to measure, for the checks of a GPU with the races that they are made of.
 """
 
-import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +12,13 @@ from pathlib import Path
 import httpx
 from pydantic import BaseModel
 
+from advisor.protocol.answers.energy import TimedSample, find_window, measure_power
 from advisor.protocol.base import Message
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.messages import (
     AgentRegistered,
     Assignment,
+    Beat,
     BeatReply,
     HelloReport,
     NextReply,
@@ -34,11 +36,15 @@ from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.loop import Agent
 from agent.settings import AgentSettings
+from agent.trust.allowance import Allowance
 
 SERVER_URL = "http://rehearsal.invalid"
 """No name that resolves: nothing may ever be asked over a network here."""
-_ARM = BlockPlan(block_id="as-it-stands", trial_number=0)
-_RACE = RacePlan(arms=(_ARM,), rules=RaceRules(max_steps=100, target_s=2.0))
+_SAMPLES_PER_S = 10
+"""Of the node: the timed steps last two seconds, and what the devices used in them is asked for."""
+_RULES = RaceRules(max_steps=100, target_s=2.0, ceiling=True, looks_closely=True)
+_ARM = BlockPlan(block_id="as-it-stands", trial_number=0, rules=_RULES)
+_RACE = RacePlan(arms=(_ARM,))
 
 
 class Rehearsed(Message):
@@ -52,6 +58,8 @@ class Rehearsed(Message):
     """The block that was measured; None when it was not."""
     node: Node | None = None
     """The machine."""
+    power_w: float | None = None
+    """Mean power of all its visible devices in the timed steps; None where no device tells."""
 
 
 @dataclass
@@ -63,6 +71,8 @@ class Heard:
     results: dict[str, BlockResult] = field(default_factory=dict)
     """Of every arm, by its block id."""
     ended: SessionEnd | None = None
+    samples: list[TimedSample] = field(default_factory=list)
+    """What the agent saw of the node."""
     rendezvous: str | None = None
     handed_out: bool = False
 
@@ -90,7 +100,10 @@ class _Server:
                 heard.handed_out = True
                 return PollReply(assignment=assignment)
             case ["sessions", _, "beat"]:
-                heard.rendezvous = json.loads(body)["rendezvous"] or heard.rendezvous
+                beat = Beat.model_validate_json(body)
+                now_s = time.monotonic()
+                heard.samples += [TimedSample(now_s - one.age_s, one) for one in beat.telemetry.samples]
+                heard.rendezvous = beat.rendezvous or heard.rendezvous
                 return BeatReply(state=SessionState.RUNNING, rendezvous=heard.rendezvous)
             case ["sessions", _, "hello"]:
                 heard.hello = HelloReport.model_validate_json(body)
@@ -112,17 +125,23 @@ def rehearse(
     work_dir: Path,
     gpus: Gpus,
     listen: Callable[[Callable[[], None]], None],
+    allow: Allowance = Allowance(),
 ) -> Rehearsed:
     """Launch the script as it stands, measure one block of it, end it, and return what came of that.
 
-    `listen` is given the function that ends everything early: what a Ctrl-C is to call. Raises AgentError when the
+    `listen` is given the function that ends everything early: what a Ctrl-C is to call; `allow` is what may be started.
+    Raises AgentError when the
     agent cannot work here.
     """
-    settings = AgentSettings(server_url=SERVER_URL, name="diagnose", work_dir=work_dir)
-    heard = run_session(workload, [_RACE], environment, settings, gpus, listen)
+    settings = AgentSettings(
+        server_url=SERVER_URL, name="diagnose", work_dir=work_dir, allow=allow, telemetry_hz=_SAMPLES_PER_S
+    )
+    heard = run_session(workload, [_RACE], environment, settings, gpus, listen, looks_only=True)
     assert heard.ended is not None  # every session's end is told before the agent leaves
     facts = heard.hello.facts if heard.hello is not None else None
-    return Rehearsed(ended=heard.ended, facts=facts, result=heard.results.get(_ARM.block_id), node=heard.node)
+    result = heard.results.get(_ARM.block_id)
+    power_w = None if result is None else measure_power(heard.samples, find_window(result))
+    return Rehearsed(ended=heard.ended, facts=facts, result=result, node=heard.node, power_w=power_w)
 
 
 def run_session(
@@ -134,8 +153,12 @@ def run_session(
     listen: Callable[[Callable[[], None]], None],
     cold: Changes = Changes(),
     limit_s: float = 3600.0,
+    looks_only: bool = False,
 ) -> Heard:
-    """Launch a workload once, with these cold knobs, hand out the races one after the other, return what was heard."""
+    """Launch a workload once, with these cold knobs, hand out the races one after the other, return what was heard.
+
+    `looks_only`: the races switch nothing.
+    """
     assignment = Assignment(
         session_id="rehearsal",
         generation=1,
@@ -144,6 +167,7 @@ def run_session(
         nnodes=1,
         workload=workload,
         cold=cold,
+        looks_only=looks_only,
         session_timeout_s=limit_s,
     )
     server = _Server(assignment, races, on_end=lambda: agent.stop())

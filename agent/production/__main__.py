@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from advisor.protocol.answers.strategy_file import read_strategy_file
-from advisor.protocol.training.own_knobs import split_variables
+from advisor.protocol.training.command_options import split_variables
 from agent.guard.rank_folder import lay_out
 from agent.production.beside import start_beside
 from agent.production.plan import Unusable, find_program, make_plan, start_tuner, warn_of

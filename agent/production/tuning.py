@@ -35,7 +35,7 @@ from advisor.tuning.decisions import BASELINE, Candidate, Launch, Race
 from advisor.tuning.history.comparisons import list_comparisons
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.student_t import t_quantile
-from advisor.tuning.search.state import look
+from advisor.tuning.search.state import choose_winner, look
 from advisor.tuning.stages.trimming import choose_trimmed
 from advisor.tuning.stages.turns import verdict_rules
 from agent.devices.gpus import open_gpus
@@ -44,7 +44,7 @@ from agent.production.beside import Training
 from agent.sessions.control import ControlSocket, Hello, ScriptEnded
 
 _LEVEL = 0.95
-"""Of the interval that decides: a candidate is taken when all of it lies above no gain."""
+"""Of the interval that decides, shared among the candidates: one is taken when all of it lies above no gain."""
 _SHARE_OF_VERDICT = 0.35
 """Part of the time that the race of the search's winner against the script's own settings gets."""
 _CLOSE, _OF_LEAD = 0.004, 0.04
@@ -195,16 +195,18 @@ class OnlineJob(PlayedJob):
             self.carry_out(decision)
 
     def decide_verdict(self) -> tuple[Changes, Interval | None]:
-        """Race the search's winner against the script's own settings; return what the training goes on with."""
+        """Race the search's winner and its core against the script's own settings; return what it goes on with."""
         record = Record(self.job, self.history, self.now)
         state = look(record)
-        winner = choose_trimmed(state) if state is not None else None
+        whole, core = (choose_winner(state), choose_trimmed(state)) if state is not None else (None, None)
         left_s = self._limits.seconds - self._spent_s()
-        if winner is None or left_s <= 0 or self.lost_s > self._limits.lost_s:
+        if whole is None or core is None or left_s <= 0 or self.lost_s > self._limits.lost_s:
             return Changes(), None
-        arms = (BASELINE, Candidate(Purpose.CONFIRM, winner.changes, winner.because))
+        # Few short races tell badly which settings carry the gain: what has won them races beside its expected core.
+        strategies = list(dict.fromkeys((core.changes, whole.changes)))
+        arms = (BASELINE, *(Candidate(Purpose.CONFIRM, changes, whole.because) for changes in strategies))
         lead = max(
-            (c.contrast.mean for c in list_comparisons(record, Purpose.SEARCH, winner.changes)), default=0.0
+            (c.contrast.mean for c in list_comparisons(record, Purpose.SEARCH, whole.changes)), default=0.0
         )
         # A plain lead needs no long race, and a candidate that is slower after all is left at once.
         rules = replace(
@@ -215,17 +217,21 @@ class OnlineJob(PlayedJob):
         self.carry_out(
             Race(Stage.CONFIRM, "The winner against the settings as they are.", arms, rules, record.next_race)
         )
-        summary = self.blocks[-1].summary
-        found = summary.contrast if summary is not None else None
-        if found is None:
+        raced = zip(strategies, self.blocks[-len(strategies) :], strict=True)
+        found = {changes: b.summary.contrast for changes, b in raced if b.summary and b.summary.contrast}
+        if not found:
             return Changes(), None
-        half = t_quantile((1.0 + _LEVEL) / 2.0, max(1, int(found.freedom))) * found.error
+        least = math.log1p(self.job.spec.min_gain)
+        best = max(contrast.mean for contrast in found.values())
+        changes, contrast = next((c, told) for c, told in found.items() if told.mean > best - least)
+        share = (1.0 - _LEVEL) / (2.0 * len(found))
+        half = t_quantile(1.0 - share, max(1, int(contrast.freedom))) * contrast.error
         interval = Interval(
-            ratio=math.exp(found.mean), low=math.exp(found.mean - half), high=math.exp(found.mean + half),
-            rounds=found.cycles, sessions=1,
+            ratio=math.exp(contrast.mean), low=math.exp(contrast.mean - half), high=math.exp(contrast.mean + half),
+            rounds=contrast.cycles, sessions=1,
         )  # fmt: skip
-        worthwhile = interval.low > 1.0 and interval.ratio >= 1.0 + self.job.spec.min_gain
-        return (winner.changes if worthwhile else Changes()), interval
+        worthwhile = interval.low > 1.0 and contrast.mean >= least
+        return (changes if worthwhile else Changes()), interval
 
     @property
     def baseline_samples_per_s(self) -> float:

@@ -1,14 +1,21 @@
-"""Whether a process group lives, which backend it uses on a device, and how long its ranks wait there."""
+"""Which rank this is, whether a process group lives, its backend on a device, and how long its ranks wait there."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
 from .private_torch import GET_BACKEND, TIMEOUT
+
+
+def find_place() -> Tuple[int, int]:
+    """This rank, and how many there are: 0 of 1 where the script has joined no process group."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
 
 
 def is_alive(group: Any) -> bool:

@@ -8,10 +8,10 @@ import sys
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
-import torch.distributed as dist
+from torch.utils.data import IterableDataset
 
 from . import private_torch
-from .backends import find_backend
+from .backends import find_backend, find_place
 from .levers.buckets.bucket_plan import MIB, BucketPlan
 from .levers.lever import Training
 from .levers.reduction.reducer import has_own_hook
@@ -55,8 +55,10 @@ def count_gradient_bytes(ddp: Any) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in list_reduced(ddp))
 
 
-def locate(replicas: List[Any], sharded: List[Any]) -> Tuple[torch.device, str]:
-    """The device that the job computes on, and the backend that it communicates over."""
+def locate(replicas: List[Any], sharded: List[Any], plain: List[Any]) -> Tuple[torch.device, str]:
+    """The device that the job computes on, and the backend that it communicates over: none where nothing does."""
+    if plain and not replicas and not sharded:
+        return list_trained(plain[0])[0].device, ""
     device = list_reduced(replicas[0])[0].device if replicas else find_device(sharded[0])
     group = replicas[0].process_group if replicas else find_group(sharded[0])
     return device, find_backend(group, device)
@@ -71,15 +73,13 @@ def gather_facts(
     step_time_s: float,
 ) -> Dict[str, Any]:
     """Plain JSON. With several models sizes are summed; the largest DDP model speaks for the rest."""
-    replicas, sharded = training.replicas, training.sharded
-    device, backend = locate(replicas, sharded)
+    replicas, sharded, plain = training.replicas, training.sharded, training.plain
+    device, backend = locate(replicas, sharded, plain)
     parameters = [parameter for ddp in replicas for parameter in list_reduced(ddp)]
-    parameters += [parameter for root in sharded for parameter in list_trained(root)]
-    modules = [
-        module for model in (*(ddp.module for ddp in replicas), *sharded) for module in model.modules()
-    ]
+    parameters += [parameter for root in (*sharded, *plain) for parameter in list_trained(root)]
+    modules = training.list_modules()
     largest = max(parameters, key=lambda parameter: parameter.numel() * parameter.element_size())
-    world_size, local_world_size = dist.get_world_size(), environment.local_world_size
+    world_size, local_world_size = find_place()[1], environment.local_world_size
     threads = torch.get_num_threads()
     return {
         "backend": backend,
@@ -90,7 +90,8 @@ def gather_facts(
         "world_size": world_size,
         "local_world_size": local_world_size,
         "nodes": -(-world_size // max(1, local_world_size)),
-        "gradient_bytes": sum(map(count_gradient_bytes, replicas)) + sum(map(count_sharded_bytes, sharded)),
+        "gradient_bytes": sum(map(count_gradient_bytes, replicas))
+        + sum(map(count_sharded_bytes, (*sharded, *plain))),
         "gradient_dtype": str(main_dtype(parameters)).replace("torch.", ""),
         "parameter_tensors": len(parameters),
         "layers": sum(1 for module in modules if next(module.parameters(recurse=False), None) is not None),
@@ -169,4 +170,5 @@ def describe_loader(loader: Any) -> Dict[str, Any]:
         "num_workers": int(loader.num_workers),
         "prefetch_factor": loader.prefetch_factor,
         "pin_memory": bool(loader.pin_memory),
+        "iterable": isinstance(loader.dataset, IterableDataset),
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, List
 
 import torch
 
 from . import current
 from .observe import deepspeed
+from .observe.models import trains
 from .observe.recorder import FORWARD
 
 
@@ -16,17 +17,17 @@ def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
     runtime = current.current_runtime
     if runtime is None:
         return
-    if ddp.training and torch.is_grad_enabled():
-        runtime.begin_forward(ddp, args, kwargs)
-    elif ddp.training:
-        runtime.begin_phase(FORWARD)
-    else:
+    if not trains(ddp):
         runtime.note_evaluation()
+    elif torch.is_grad_enabled():
+        runtime.begin_forward(ddp, args, kwargs)
+    else:
+        runtime.begin_phase(FORWARD)
 
 
 def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     runtime = current.current_runtime
-    if runtime is None or not ddp.training:
+    if runtime is None or not trains(ddp):
         return output
     if torch.is_grad_enabled():
         return runtime.end_forward(ddp, output)
@@ -34,10 +35,12 @@ def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     return output
 
 
-def watch(model: Any) -> None:
-    """Before all other hooks."""
-    model.register_forward_pre_hook(before_forward, prepend=True, with_kwargs=True)
-    model.register_forward_hook(after_forward, with_kwargs=True)
+def watch(model: Any) -> List[Any]:
+    """Before all other hooks; returns what takes them off."""
+    return [
+        model.register_forward_pre_hook(before_forward, prepend=True, with_kwargs=True),
+        model.register_forward_hook(after_forward, with_kwargs=True),
+    ]
 
 
 def watch_sharded(root: Any) -> None:

@@ -1,7 +1,7 @@
 """Every private name of torch that the runtime uses, declared once; one that this torch lacks is told in a sentence.
 
 torch does not promise to keep these names. No other module of the runtime spells one (an architecture test looks), and
-`make conformance` looks each of them up in the sources of torch 2.1 to 2.13.
+`make conformance` looks each of them up in the sources of torch 2.1 to 2.15.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Iterable, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-OLDEST, NEWEST = (2, 1), (2, 13)
+OLDEST, NEWEST = (2, 1), (2, 15)
 """The versions of torch that the names were looked up in."""
 
 
@@ -134,9 +134,6 @@ NCCL_GROUP = Private(
     "ProcessGroupNCCL",
     "give communicators a configuration of their own",
 )
-GET_BACKEND = Private(
-    "torch._C._distributed_c10d:ProcessGroup", "_get_backend", "see what a communicator was made with", (2, 3)
-)
 ABORT_GROUP = Private(
     "torch.distributed.distributed_c10d", "_abort_process_group", "give up a communicator that failed", (2, 6)
 )
@@ -196,8 +193,11 @@ JOINING = Private(
 FORGET_PASS = Private(f"{_C10D}:Reducer", "_reset_state", "have several reducers of a model", (2, 3))
 _UNUSED = "leave out DDP's search for unused parameters"
 CHECK_FINALIZED = Private(_DDP, "_check_reducer_finalized", _UNUSED)
-MARK_READY = Private(_DDP, "_fire_reducer_autograd_hook", _UNUSED)
+MARK_READY = Private(_DDP, "_fire_reducer_autograd_hook", "hand gradients to DDP's reducer")
 IS_STATIC = Private(f"{_C10D}:Reducer", "_ddp_graph_static", _UNUSED, is_listed=False)
+AFTER_ACCUMULATION = Private(
+    "torch._tensor:Tensor", "_post_accumulate_grad_hooks", "see who looks at gradients as they come"
+)
 
 
 def explain_no_new_reducer(ddp: Any) -> Optional[str]:
@@ -227,18 +227,22 @@ GET_SHARDED_STATE = Private(
     (2, 3),
 )
 PARAMETER_GROUP = Private(_STATES, "_fsdp_param_group", _SHARDING, (2, 3))
+SYNCS_GRADIENTS = Private(
+    "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel",
+    "_sync_gradients",
+    "count the passes that reduce gradients",
+)
 PARAMETER_GROUPS = Private(_STATES, "_fsdp_param_groups", _SHARDING, (2, 10))
 _FEWER = "shard a model's parameters again over fewer ranks"
 _INIT = "torch.distributed._composable.fsdp._fsdp_init|torch.distributed.fsdp._fully_shard._fsdp_init"
 MAKE_MESH = Private(_INIT, "_get_post_forward_mesh_info", _FEWER, (2, 3))
-CHOOSE_SHARES = Private(
-    "torch.distributed._composable.fsdp._fsdp_param|torch.distributed.fsdp._fully_shard._fsdp_param",
-    "_init_sharded_post_forward_param_metadata",
-    _FEWER,
-    (2, 3),
-)
+_PARAMETERS = "torch.distributed._composable.fsdp._fsdp_param|torch.distributed.fsdp._fully_shard._fsdp_param"
+CHOOSE_SHARES = Private(_PARAMETERS, "_init_sharded_post_forward_param_metadata", _FEWER, (2, 3))
 _GROUPS = "torch.distributed._composable.fsdp._fsdp_param_group|torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _ROOTS = "torch.distributed.fsdp._fully_shard._fully_shard:FSDPModule"
+_SPELLED = "fsdp_params is_sharded_post_forward is_unsharded mesh_info post_forward_mesh_info unshard wait_for_unshard"
+SPELLED = tuple(Private(_GROUPS, name, _SHARDING, (2, 3)) for name in _SPELLED.split())
+"""What is read of a group by its name, and is not marked as private."""
 _AHEAD = "gather a sharded model's parameters ahead of their use"
 FORWARD_STATES = Private(_STATES, "_states_to_forward_prefetch", _AHEAD, (2, 5))
 BACKWARD_STATES = Private(_STATES, "_states_to_backward_prefetch", _AHEAD, (2, 5))
@@ -248,10 +252,10 @@ GATHERED = Private(_GROUPS, "_all_gather_result", _AHEAD, (2, 3))
 _WIRE = "reduce a sharded model's gradients in 16 bits"
 REDUCTION_FORMAT = Private(_GROUPS, "_reduce_dtype", _WIRE, (2, 3))
 ADDS_COPIES = Private(_GROUPS, "all_reduce_grads", _WIRE, (2, 3))
-SCATTER_BUFFERS = Private(
-    _GROUPS, "reduce_scatter_max_input_buffers", "keep several reductions under way", (2, 13)
-)
-UNDER_WAY = Private(_GROUPS, "reduce_scatter_states", "keep several reductions under way", (2, 13))
+POLICY = Private(_PARAMETERS, "mp_policy", _WIRE, (2, 4))
+_SEVERAL = "keep several reductions under way"
+SCATTER_BUFFERS = Private(_GROUPS, "reduce_scatter_max_input_buffers", _SEVERAL, (2, 13))
+UNDER_WAY = Private(_GROUPS, "reduce_scatter_states", _SEVERAL, (2, 12))
 _OWN_GROUP = "reduce a sharded model's gradients over a communicator of their own"
 SCATTER_GROUP = Private(
     "torch.distributed.fsdp._fully_shard._fsdp_common:FSDPMeshInfo",
@@ -320,6 +324,10 @@ def explain_unknown_queue(iterator: Any) -> Optional[str]:
 # Compilation.
 
 DYNAMO = "torch._dynamo"
+DYNAMO_CALLBACKS = f"{DYNAMO}.callback"
+_WATCH = "time what a script compiles in the midst of its steps"
+COMPILE_BEGINS = Private(DYNAMO_CALLBACKS, "on_compile_start", _WATCH, (2, 3))
+COMPILE_ENDS = Private(DYNAMO_CALLBACKS, "on_compile_end", _WATCH, (2, 3))
 PAST_OVERRIDES = Private(
     "torch._C", "DisableTorchFunctionSubclass", "look at a tensor without asking the script's class of it"
 )
@@ -331,9 +339,7 @@ COMPILED_MODEL = Private(f"{DYNAMO}.eval_frame", "OptimizedModule", "see what th
 ORIGINAL = Private(f"{DYNAMO}.eval_frame:OptimizedModule", "_orig_mod", "see what the script compiles")
 COMPILED_CALL = Private("torch.nn.modules.module:Module", "_compiled_call_impl", _COMPILE)
 CALL = Private("torch.nn.modules.module:Module", "_call_impl", _COMPILE)
-FORWARD_HOOKS = Private(
-    "torch.nn.modules.module:Module", "_forward_hooks", "see which layers the script watches"
-)
+FORWARD_HOOKS = Private("torch.nn.modules.module:Module", "_forward_hooks", "see what the script watches")
 CUTS_AT_BUCKETS = Private(f"{DYNAMO}.config", "optimize_ddp", "see what the script compiles")
 SUPPRESS_ERRORS = Private(f"{DYNAMO}.config", "suppress_errors", _COMPILE)
 MOST_VERSIONS = Private(f"{DYNAMO}.config", "recompile_limit", _COMPILE, (2, 7))
@@ -374,6 +380,8 @@ SCALES_ITSELF = Private("torch.optim.adam:Adam", "_step_supports_amp_scaling", "
 AUTOCAST_ON = Private(
     "torch.amp.autocast_mode:autocast", "_enabled", "see in which number format the script computes"
 )
+REPEATED = Private("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator", "keep activations")
+VERSION = Private("torch._C:_TensorBase|torch._C:TensorBase", "_version", "see what a forward changes")
 BATCH_NORM = Private("torch.nn.modules.batchnorm", "_BatchNorm", "find batch norms")
 CONVOLUTION = Private("torch.nn.modules.conv", "_ConvNd", "find convolutions")
 
@@ -388,4 +396,4 @@ def is_convolution(module: Any) -> bool:
     return isinstance(module, CONVOLUTION.find(torch.nn.modules.conv, public))
 
 
-ALL = tuple(value for value in list(vars().values()) if isinstance(value, Private))
+ALL = (*(value for value in list(vars().values()) if isinstance(value, Private)), *SPELLED)

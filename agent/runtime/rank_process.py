@@ -10,14 +10,15 @@ from typing import Any, Dict, List, Optional
 from .guard import FAILED
 from .levers.buckets.bucket_plan import BucketPlan
 from .levers.micro_batches.split_forward import KNOB, SplitForward
-from .link import beat
+from .link import beat, stacks
 from .link.control import AgentLost, ControlLine
-from .link.environment import Environment
+from .link.environment import RANK_PROCESS, Environment
 from .link.exchange import Exchange
 from .link.rank_output import flush_output, say
 from .loading.reading import Reading
 from .observe.models import Models
 from .observe.precision import ScriptPrecision
+from .observe.recomputation import Recomputation
 from .observe.recorder import Recorder
 from .observe.samples import SampleCount
 from .observe.shared_steps import SharedSteps
@@ -31,11 +32,12 @@ class RankProcess:
         self.environment = environment
         self.models = Models()
         self.watch = StepWatch(self.models.are_strange_to)
-        self.shared = SharedSteps()
+        self.shared = SharedSteps(environment.world_size == 1)
         self.samples = SampleCount(environment.samples_per_forward)
         self.reading = Reading()
         self.splitting = SplitForward(_read_parts(environment), environment.local_world_size)
-        self.recorder = Recorder()
+        self.recomputation = Recomputation()
+        self.recorder = Recorder(environment.world_size == 1)
         self.precision = ScriptPrecision()
         self.loader: Optional[Dict[str, Any]] = None
         """The training loader iterated last."""
@@ -49,10 +51,37 @@ class RankProcess:
         """The line to the other ranks, once anything was agreed on."""
         self.phase = beat.STARTING
         self._exchanges = 0
-        self._beat = (
-            beat.BeatWriter(environment.session_dir, environment.rank) if environment.session_dir else None
-        )
+        self._beat: Optional[beat.BeatWriter] = None
         self._agent: Optional[ControlLine] = None
+        self.is_rank = environment.is_rank
+        """Whether this process is a rank for certain by now."""
+        if self.is_rank:
+            self._show()
+
+    def become_rank(self) -> bool:
+        """It trains, in no process group: whether it is the job's rank, and no other process is."""
+        folder = self.environment.session_dir
+        if not self.is_rank and not (folder and os.path.exists(beat.locate(folder, self.environment.rank))):
+            self.is_rank = True
+            os.environ[RANK_PROCESS] = str(os.getpid())
+            if folder:
+                stacks.arm(folder, self.environment.rank)
+            self._show()
+        return self.is_rank
+
+    def ends_step(self) -> bool:
+        """Whether a step has ended since this was last asked."""
+        own, self.watch.leader_stepped = self.watch.leader_stepped, False
+        # A trial of a script that makes its optimizers anew again and again waits until that is told.
+        may_end = self.environment.strategy is not None or self.watch.has_leader
+        has_ended = self.shared.end_step(own, may_end)
+        self.models.step += has_ended
+        return has_ended
+
+    def _show(self) -> None:
+        environment = self.environment
+        if environment.session_dir:
+            self._beat = beat.BeatWriter(environment.session_dir, environment.rank)
         self.write_beat()
 
     @property
@@ -62,12 +91,12 @@ class RankProcess:
 
     def write_beat(self) -> None:
         if self._beat is not None:
-            self._beat.write(self.models.step, self.phase, self._exchanges)
+            self._beat.write(self.watch.training_steps, self.phase, self._exchanges)
 
     def write_waiting(self) -> None:
         """This rank waits for another one, whatever it does otherwise."""
         if self._beat is not None:
-            self._beat.write(self.models.step, beat.WAITING, self._exchanges)
+            self._beat.write(self.watch.training_steps, beat.WAITING, self._exchanges)
 
     def note_exchange(self) -> None:
         """The ranks have agreed on something: they get on, also where no step is made."""

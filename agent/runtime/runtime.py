@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Tuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from . import current, hooks
+from . import current
 from .current import Args, Kwargs
 from .guard import FAILED, describe_failure
 from .levers.computation.compilation import hides_optimizer_steps
@@ -21,11 +21,9 @@ from .link.environment import Environment
 from .link.exchange import PeerLost
 from .link.rank_output import say, say_traceback
 from .link.trouble import describe_trouble
+from .model_search import STEPS_WITHOUT_MODEL, ModelSearch, Trouble
 from .observe.clock import is_capturing
-from .observe.models import is_pipelined
 from .observe.recorder import FORWARD, INTERRUPTED
-from .observe.sharded import count_sharers, find_kind, find_sharded_roots
-from .observe.unwrapped import find_trouble
 from .private_torch import GET_LOG
 from .races.parts import leave_exchange, leave_group, read_exposed_s
 from .rank_process import RankProcess
@@ -35,8 +33,8 @@ from .steering.choice import choose_steering, explain_no_steering
 from .steering.steering import Steering
 from .untraced import untraced
 
-STEPS_WITHOUT_DDP = 50
-"""Optimizer steps after which a script is taken to train without DDP: waiting for its end could take days."""
+FEWEST_OUTSIDE = 5
+"""Optimizer steps, of a process that is no rank for certain, which are a training."""
 FORWARDS_WITHOUT_STEP = 200
 UNTIL_ENDED_S = 10.0
 """The agent ends ranks that cannot be measured, once it has heard so."""
@@ -52,14 +50,15 @@ class Runtime:
         self.samples, self.reading, self.precision = process.samples, process.reading, process.precision
         self.shared, self.splitting = process.shared, process.splitting
         self.write_beat, self.note_autocast = process.write_beat, process.precision.note_autocast
-        self.loaders = ScriptLoaders(process)
-        self.start_epoch, self.read_batch = self.loaders.start_epoch, self.loaders.read_batch
-        self.note_length = self.loaders.note_length
-        self.begin_backward, self.note_garbage = self.recorder.begin_backward, self.recorder.note_garbage
+        self.loaders, self._search = ScriptLoaders(process), ModelSearch(process)
+        self.start_epoch, self.note_length = self.loaders.start_epoch, self.loaders.note_length
+        self.read_batch, self.hang_up = self.loaders.read_batch, process.hang_up
+        self.begin_backward, self.note_interlude = self.recorder.begin_backward, self.recorder.note_interlude
         self.begin_phase, self.end_phase = self.recorder.begin, self.recorder.end
-        self.begin_collective, self.hang_up = self.recorder.begin_collective, process.hang_up
+        self.begin_collective = self.recorder.begin_collective
+        self.finish_backward = current.tell_after_backward
         self.begin_save, self.end_save = self.recorder.begin_save, self.recorder.end_save
-        self.split_forward = self.splitting.run
+        self.split_forward, self.checkpoint = self.splitting.run, process.recomputation.checkpoint
         self.may_go_on, self.go_on = self.splitting.may_go_on, self.splitting.go_on
         self._active = environment.control is not None or environment.strategy is not None
         self._steering: Optional[Steering] = None
@@ -94,10 +93,9 @@ class Runtime:
     def note_optimizer(self, optimizer: Any) -> None:
         """The script has made an optimizer."""
         self.watch.note_made(optimizer)
-        if self._steering is not None:
-            own = [*self.models.list_replicas(), *self.models.list_sharded()]
-            if any(optimizer is known for known in self.watch.list_waiting(own)):
-                self.models.have_come, self._rests = True, False
+        own = self.models.list_training() if self._steering is not None else []
+        if any(optimizer is known for known in self.watch.list_waiting(own)):
+            self.models.have_come, self._rests = True, False
 
     def begin_forward(self, ddp: Any, args: Any, kwargs: Any) -> bool:
         """Before DDP's own preparation of a training forward; whether it is computed in parts."""
@@ -108,37 +106,25 @@ class Runtime:
         if self._may_capture and self._active and is_capturing():
             self._leave_to_graph()
             return self.splitting.parts > 1
-        recorder, models, is_marked, identity = self.recorder, self.models, False, id(ddp)
-        own, self.watch.leader_stepped = self.watch.leader_stepped, False
-        # A trial of a script that makes its optimizers anew again and again waits until that is told.
-        begins_step = self.shared.end_step(
-            own, self.environment.strategy is not None or self.watch.has_leader
-        )
-        if begins_step:
-            models.step += 1
+        models, is_marked, identity = self.models, False, id(ddp)
+        begins_step = not self.shared.by_updates and self.process.ends_step()
         if identity not in models.last_forward:
             models.meet(ddp, self._steering is not None)
         models.last_forward[identity], models.entered = models.step, ddp
         if begins_step:
-            is_marked = recorder.ahead > 0 and not (recorder.gives_way and models.have_come)
-            if is_marked:
-                recorder.pass_boundary(self.samples.close_step())
-            else:
-                self._steer(Steering.pass_boundary)
-            self.write_beat()
+            is_marked = self._pass_boundary(in_forward=True)
         elif self.watch.optimizer_steps == 0:
             self._training_forwards += 1
             if self._training_forwards == FORWARDS_WITHOUT_STEP:
                 self._tell_no_steps(FORWARDS_WITHOUT_STEP)
-        if self._active and self.shared.is_look_due:
-            self._steer(Steering.look)
+        self._look_where_due()
         models.entered = None
         self.shared.note_forward(ddp)
         self.samples.note_forward(identity, args, kwargs, self.reading.multiple)
         if self.at_work is not None:
             self.at_work.begin_forward(ddp)
         if not is_marked:
-            recorder.begin(FORWARD)
+            self.recorder.begin(FORWARD)
         return self.splitting.parts > 1
 
     def end_forward(self, ddp: Any, output: Any) -> Any:
@@ -167,11 +153,6 @@ class Runtime:
         at_work = self.at_work
         return (roots, args, kwargs) if at_work is None else at_work.multiply_loss(roots, args, kwargs)
 
-    def finish_backward(self) -> None:
-        """The outermost backward has come to its end."""
-        for watch in current.after_backward:
-            watch()
-
     def end_backward(self) -> None:
         self.shared.note_backward()
         if self.at_work is not None:
@@ -180,42 +161,33 @@ class Runtime:
 
     def begin_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.begin_optimizer(optimizer)
+        self.shared.note_update()
         if self.at_work is not None and not self.recorder.is_in_backward:
             self.at_work.before_step()
-        if self.watch.optimizer_steps == 0 and is_pipelined():
+        if self.watch.optimizer_steps == 0 and self._search.has_no_meeting():
             self._tell_trouble("pipeline")
         elif not self.models.has_replicas:
-            self._look_for_sharded(optimizer)
-        elif not self.models.have_run and self.watch.optimizer_steps == STEPS_WITHOUT_DDP:
-            self._tell_trouble("eval_mode", steps=STEPS_WITHOUT_DDP)
+            self._look_for_models(optimizer)
+        elif not self.models.have_run and self.watch.optimizer_steps == STEPS_WITHOUT_MODEL:
+            self._tell_trouble("eval_mode", steps=STEPS_WITHOUT_MODEL)
 
     @untraced
-    def _look_for_sharded(self, optimizer: Any) -> None:
-        models = self.models
-        if not self.watch.knows(optimizer):
-            if self.watch.optimizer_steps == 0:
-                self.recorder.exchanges = 0  # what was sent before is no part of the training
-            known = models.list_known_sharded()
-            for root in (root for root in find_sharded_roots(optimizer) if root not in known):
-                hooks.watch_sharded(root)
-                models.add_sharded(root)
-                self.samples.sharers = max(self.samples.sharers, count_sharers(root))
-                models.have_come, self._rests = self._steering is not None, False
-        if self.watch.optimizer_steps != STEPS_WITHOUT_DDP:
-            return
-        if not models.has_any:
-            self._tell_no_ddp(f"has made {STEPS_WITHOUT_DDP} optimizer steps")
-        elif models.step == 0:
-            root = next(iter(models.list_known_sharded()), None)
-            self._tell_trouble("fsdp", kind=find_kind(root), steps=STEPS_WITHOUT_DDP)
+    def _look_for_models(self, optimizer: Any) -> None:
+        if self._search.look(optimizer):
+            self.models.have_come, self._rests = self._steering is not None, False
+        if self.watch.optimizer_steps == STEPS_WITHOUT_MODEL:
+            self._tell_none(self._search.explain_none())
 
-    def _tell_no_ddp(self, when: str) -> None:
-        code, facts = find_trouble(when, self.watch.optimizer_steps, self.recorder.exchanges)
-        self._tell_trouble(code, **facts)
+    def _tell_none(self, trouble: Optional[Trouble]) -> None:
+        if trouble is not None:
+            self._tell_trouble(trouble[0], **trouble[1])
 
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer(optimizer)
         is_new = self.watch.note_optimizer_step(optimizer)
+        if self.shared.by_updates and self.models.have_run and not self._rests and self.process.ends_step():
+            self._pass_boundary(in_forward=False)
+            self._look_where_due()
         if self._alone is not None and self.watch.leader_stepped:
             self.watch.leader_stepped = False
             self._alone.end_step()
@@ -230,14 +202,17 @@ class Runtime:
     def note_evaluation(self) -> None:
         """A forward in eval mode."""
         self.loaders.note_evaluation()
-        self.note_interruption()
-
-    def note_interruption(self) -> None:
         self.recorder.raise_flag(INTERRUPTED)
 
     def note_loss_scaling(self, scaler: Any, outputs: Any) -> None:
         self.precision.note_scaler(scaler)
         self.recorder.note_unscaled_loss(outputs)
+
+    def begin_reading(self) -> None:
+        """Gradients are about to be clipped or unscaled."""
+        self.shared.note_read()
+        if self.at_work is not None:
+            self.at_work.before_reading()
 
     def may_clear(self, owner: Any, args: Args, kwargs: Kwargs) -> bool:
         """Whether a zero_grad() of an optimizer or a module is made."""
@@ -269,7 +244,7 @@ class Runtime:
         if not self._active or self._told_trouble:
             return
         if not self.models.has_any:
-            self._tell_no_ddp("ended")
+            self._tell_none(self._search.describe_none("ended"))
         elif self.watch.optimizer_steps == 0:
             self._tell_no_steps(self._training_forwards)
         elif self.models.has_replicas and not self.models.have_run:
@@ -285,8 +260,28 @@ class Runtime:
 
     # Boundaries, and where the script is left to itself.
 
+    def _pass_boundary(self, in_forward: bool) -> bool:
+        """Between two steps, at the first forward of the later one or at the update of the earlier: whether nothing was
+        decided there."""
+        recorder = self.recorder
+        is_marked = recorder.ahead > 0 and not (recorder.gives_way and self.models.have_come)
+        if is_marked:
+            recorder.pass_boundary(self.samples.close_step(), in_forward)
+        else:
+            self._steer(Steering.pass_boundary)
+        self.write_beat()
+        return is_marked
+
+    def _look_where_due(self) -> None:
+        if self._active and self.shared.is_look_due:
+            self._steer(Steering.look)
+
     def _tell_trouble(self, code: str, **facts: object) -> None:
         """Tells once why this script cannot be measured or steered; the script is left to itself from here."""
+        if not self.process.is_rank and (
+            self.watch.optimizer_steps < FEWEST_OUTSIDE or not self.process.become_rank()
+        ):
+            return  # a helper's few steps to try something
         already, self._told_trouble = self._told_trouble, True
         if not self._active or already:
             return
@@ -325,9 +320,12 @@ class Runtime:
             if self.process.phase == beat.STARTING:
                 self.process.phase = beat.TRAINING
         else:
+            if not self.process.become_rank():
+                self._leave()  # it trains beside the one that is measured, in no group with it
+                return
             if self._steering is None:
                 if (trouble := explain_no_steering(self.process)) is not None:
-                    self._tell_trouble(trouble[0], **trouble[1])
+                    self._tell_none(trouble)
                     return
                 self._steering = choose_steering(self.process)
             try:

@@ -270,7 +270,7 @@ def _find_first_left(log: str, victim: int | None) -> str:
 def _judge_regular_exit(evidence: Evidence) -> Judgement:
     if evidence.node_rank == 0 and evidence.steps == 0:
         sentence = (
-            "The script ended without an error, and no rank made a training step in a process group before. Give the "
+            "The script ended without an error, and no process made enough training steps to be seen before. Give the "
             "command that really trains: check its arguments (a --help, a --dry-run, an empty data set?)."
         )
         return Judgement(Outcome.CRASHED, sentence, describe_launch_failure(sentence, evidence))
@@ -304,7 +304,7 @@ def _advise(exception: str, text: str) -> str:
     if "cannot be started" in text or "No such file" in exception or "FileNotFoundError" in exception:
         return "Check that the file exists on every node, and the job's working_dir."
     if "environment variable RANK expected" in text:
-        return "The script asks for RANK, which a launcher sets: torchrun --nproc-per-node 2 in the place of python."
+        return "The script asks for RANK, which a launcher sets: torchrun --nproc-per-node 1 in the place of python."
     if "unrecognized arguments" in text or "error: argument" in text or "usage:" in text:
         return "Check the command's arguments: the line above in the log names the one that was refused."
     if "PermissionError" in exception or "Permission denied" in text:

@@ -21,6 +21,7 @@ from advisor.protocol.measured.messages import LAUNCH_FAILED, Assignment, Troubl
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockPlan
 from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.launch_command import count_ranks
 from advisor.protocol.training.own_knobs import spell
 from advisor.protocol.training.settling import say_placed, settle
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
@@ -202,11 +203,13 @@ class OutputReader:
         with self._changed:
             told = self._results  # one look: the first line of its own file puts others in their place
             steps = told.list_steps(0, told.count_steps())
+        # Often one rank writes for all: what starts them says how many there are.
+        ranks = max(told.ranks, count_ranks(self._settled.command) or 1)
         facts = {
             "backend": "",
             "device": DeviceKind.CPU,
-            "world_size": told.ranks * nodes,
-            "local_world_size": told.ranks,
+            "world_size": ranks * nodes,
+            "local_world_size": ranks,
             "nodes": nodes,
             "gradient_bytes": 0,
             "parameter_tensors": 0,

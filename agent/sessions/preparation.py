@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from advisor.protocol.measured.messages import AgentRegistered, Assignment
-from agent.backends import BACKENDS
-from agent.backends.launch import Launch, SessionPlace, name_working_dir
-from agent.backends.own_knobs import place_copies, settle_assignment
+from agent.backends import BACKENDS, read_assignment
+from agent.backends.launch import Launch, SessionPlace, Wanted
+from agent.backends.own_knobs import place_copies
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.errors import Unlaunchable
@@ -29,7 +29,7 @@ from agent.guard.shim import Order
 from agent.sessions.delivery import Delivery
 from agent.sessions.starting import Starts
 from agent.settings import AgentSettings
-from agent.trust.allowance import find_refusal
+from agent.trust.allowance import Allowance, find_refusal
 
 
 @dataclass(frozen=True)
@@ -65,30 +65,28 @@ def prepare_launch(
 
     Raises Unlaunchable for what the operator or this node refuses, AgentStopped when the agent is to stop meanwhile.
     """
-    settled = settle_assignment(assignment)
-    _refuse_foreign(settled, rendezvous, place, context)
-    placed, copies = place_copies(settled, place)
+    wanted = read_assignment(assignment, rendezvous, place)
+    _refuse_foreign(wanted, context.settings.allow)
+    wanted, copies = place_copies(wanted)
     if copies:
         # A copy may stand where the rules want a path inside the roots.
-        _refuse_foreign(placed, rendezvous, place, context)
-    launch = BACKENDS[placed.workload.kind].build_launch(placed, rendezvous, place, context.environment)
+        _refuse_foreign(wanted, context.settings.allow)
+    launch = BACKENDS[assignment.workload.kind].build_launch(wanted, context.environment)
     _refuse_own_files(launch, context.settings, place.files)
     return replace(launch, files={**launch.files, **copies})
 
 
-def _refuse_foreign(
-    assignment: Assignment, rendezvous: str, place: SessionPlace, context: NodeContext
-) -> None:
+def _refuse_foreign(wanted: Wanted, allowance: Allowance) -> None:
     """Raise Unlaunchable for what the operator does not let a workload do here."""
-    workload = assignment.workload
+    workload = wanted.assignment.workload
     own = {knob.variable: "" for knob in workload.own if knob.variable}
     refusal = find_refusal(
-        context.settings.allow,
-        BACKENDS[workload.kind].list_words(assignment, rendezvous, place),
-        name_working_dir(assignment),
+        allowance,
+        wanted.command,
+        wanted.working_dir,
         {**own, **workload.environment},
         workload.protect,
-        place.files,
+        wanted.place.files,
     )
     if refusal:
         raise Unlaunchable(refusal)

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationInfo, field_validator
 
 from advisor.protocol.base import Spec
-from advisor.protocol.training.launch_command import UnlaunchableCommand, parse_command
+from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.launcher_paths import list_launcher_paths
 from agent.files import DIRECT, Files
 
@@ -73,7 +73,7 @@ class Allowance(Spec):
 
 def find_refusal(
     allowance: Allowance,
-    words: Sequence[str],
+    command: Command,
     working_dir: Path,
     environment: Mapping[str, str],
     protect: Sequence[str] = (),
@@ -81,16 +81,16 @@ def find_refusal(
 ) -> str:
     """Return a sentence that names the field and the value that are not allowed, "" when everything is.
 
-    `words` is the job's command as it is started, `working_dir` where it is to be on this node, and `environment` and
+    `command` is the job's as it is started, `working_dir` where it is to be on this node, and `environment` and
     `protect` what the job names. Nothing of it need exist, and `files` is asked for no more than where links lead.
     """
     places = [("working_dir", working_dir), *((f"protect: {name}", working_dir / name) for name in protect)]
-    places += [(f"option {option}", working_dir / path) for option, path in list_launcher_paths(words)]
+    places += [(f"option {option}", working_dir / path) for option, path in list_launcher_paths(command)]
     return (
         _refuse_environment(allowance, environment)
-        or _refuse_launcher(allowance, words, working_dir, files)
+        or _refuse_launcher(allowance, command.words, working_dir, files)
         or next(filter(None, (_refuse_place(allowance, field, path, files) for field, path in places)), "")
-        or _refuse_code(allowance, words, working_dir, files)
+        or _refuse_code(allowance, command, working_dir, files)
     )
 
 
@@ -108,19 +108,18 @@ def _refuse_launcher(allowance: Allowance, command: Sequence[str], working_dir: 
     )
 
 
-def _refuse_code(allowance: Allowance, words: Sequence[str], working_dir: Path, files: Files) -> str:
+def _refuse_code(allowance: Allowance, command: Command, working_dir: Path, files: Files) -> str:
     """Refuse a command whose code cannot be shown to lie within the roots."""
+    words, launch = command.words, command.launch
     if allowance.is_everywhere or _begins_with_any(allowance.commands, words, allowance, working_dir, files):
         return ""
-    try:
-        command = parse_command(words)
-    except UnlaunchableCommand:
+    if launch is None:
         return _refuse_unseen(allowance, f"`{' '.join(words[:4])}`")
-    if option := next((word for word in command.python_options if _loads_code(word)), ""):
+    if option := next((word for word in launch.python_options if _loads_code(word)), ""):
         return _refuse_unseen(allowance, f"python's option {option}")
-    if command.script_path is not None:
-        return _refuse_place(allowance, "script", working_dir / command.script_path, files)
-    module = command.script[1]
+    if launch.script_path is not None:
+        return _refuse_place(allowance, "script", working_dir / launch.script_path, files)
+    module = launch.script[1]
     if any(fnmatchcase(module, pattern) for pattern in allowance.modules):
         return ""
     return (

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
@@ -83,8 +84,20 @@ class Case:
     dtype: str = "float32"
     buffers: bool = False
     unused: bool = False
+    searches: bool = False
+    """DDP searches for unused parameters, and there are none."""
+    additions: int = 0
+    """Small operations of a forward, which such a search goes through."""
+    constant_mib: float = 0.0
+    """A buffer that never changes."""
+    compile_s: float = 0.0
+    """What compiling a part of the forward takes; 0 compiles nothing."""
+    versions: int = 2
+    """How many versions of it there are: one step uses the next one."""
     bucket_cap_mb: float | None = None
     second_model: bool = False
+    plain: bool = False
+    """One rank, whose model nothing wraps, in a group that no launcher has told of."""
     epoch: int = 1_000_000
     """Batches of an epoch."""
     steps: int = 1_000_000
@@ -220,6 +233,19 @@ class Repeated:
                 self._call()
 
 
+def compile_slowly(seconds: float) -> Callable[[torch.Tensor, int], torch.Tensor]:
+    """Return a function that is compiled anew for every number it is given, which takes so long at least."""
+    for limit in ("recompile_limit", "cache_size_limit", "accumulated_recompile_limit"):
+        if hasattr(torch._dynamo.config, limit):
+            setattr(torch._dynamo.config, limit, 1_000_000)
+
+    def compile_graph(graph: Any, _: Any) -> Any:
+        time.sleep(seconds)
+        return graph.forward
+
+    return torch.compile(lambda x, number: x + number * 1e-9, backend=compile_graph, dynamic=False)
+
+
 class _Slowed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, works: Sequence[Work]) -> torch.Tensor:
@@ -241,6 +267,9 @@ class Model(nn.Module):
         self.case, self.width, self._collectives = case, case.width, collectives
         self.layers = nn.ModuleList(nn.Linear(case.width, case.width) for _ in range(case.depth))
         self.norm = nn.BatchNorm1d(case.width) if case.buffers else nn.Identity()
+        if case.constant_mib:
+            self.register_buffer("constant", torch.zeros(int(case.constant_mib * 2**18)))
+        self._scale = compile_slowly(case.compile_s) if case.compile_s else None
         self.spare = nn.Linear(case.width, case.width) if case.unused else None
         self.forwards = [work for work in case.works if work.where == "forward"]
         self.backwards = [work for work in case.works if work.where == "backward"]
@@ -258,6 +287,10 @@ class Model(nn.Module):
                 (force,) = torch.autograd.grad(self._run(at).square().sum(), at, create_graph=True)
             x = x + 0.01 * force
         x = self._run(x)
+        for _ in range(self.case.additions):
+            x = x + 1e-6
+        if self.training and self._scale is not None:
+            x = self._scale(x, STEP[0] % self.case.versions)
         return _Slowed.apply(x, self.backwards) if self.training and self.backwards else x
 
     def _run(self, x: torch.Tensor) -> torch.Tensor:
@@ -327,14 +360,19 @@ def note_gradient(_: torch.Tensor) -> None:
 def main() -> None:
     """Train until the session ends, or for the case's steps."""
     case, folder = read_case(sys.argv[1]), Path((*sys.argv[2:], os.environ.get("ACCOUNTS_FOLDER", "."))[0])
-    dist.init_process_group("gloo")
+    alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if case.plain else {}
+    dist.init_process_group("gloo", **alone)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     own = [Repeated(one) for one in case.collectives if one.where == "own"]
     inside = [Repeated(one) for one in case.collectives if one.where == "forward"]
     net, copy = Model(case, inside), Model(case, [])
     cap = {} if case.bucket_cap_mb is None else {"bucket_cap_mb": case.bucket_cap_mb}
-    model = DistributedDataParallel(net, find_unused_parameters=case.unused, **cap)
+    model = (
+        net
+        if case.plain
+        else DistributedDataParallel(net, find_unused_parameters=case.unused or case.searches, **cap)
+    )
     second = DistributedDataParallel(nn.Linear(case.width, case.width)) if case.second_model else None
     for parameter in [*net.parameters(), *(second.parameters() if second else ())]:
         parameter.register_post_accumulate_grad_hook(note_gradient)
@@ -353,7 +391,7 @@ def main() -> None:
                     with ACCOUNT.part("data" if case.loader != "iterator" else "own"):
                         x = next(batches)
                 is_last = micro + 1 == case.accumulate
-                with contextlib.nullcontext() if is_last else model.no_sync():
+                with contextlib.nullcontext() if is_last or case.plain else model.no_sync():
                     compute_backward(forward(x))
             for collective in own:
                 collective()

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+FOLDERS = ("docs", "benchmarks", "skills")
+PAGES = sorted([*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))])
 SOURCES = sorted(path for folder in ("advisor", "agent") for path in (ROOT / folder).rglob("*.py"))
 TEMPLATES = sorted((ROOT / "web").rglob("*.html"))
 PROGRAMS = ("advisor", "advisor-agent")
@@ -73,10 +74,11 @@ def list_anchors(text: str) -> set[str]:
 
 def list_commands(text: str, page: str) -> Iterator[Command]:
     """The command lines of our programs in a page's shell blocks."""
-    for _, _, language, body in _FENCE.findall(text):
+    for indent, _, language, body in _FENCE.findall(text):
         if language not in _SHELLS:
             continue
-        for line in re.sub(r"\\\n\s*", " ", body).splitlines():
+        for given in re.sub(r"\\\n\s*", " ", body).splitlines():
+            line = given.removeprefix(indent)
             # What is indented is something printed.
             if not line.startswith(" ") and (command := _read(line, page)):
                 yield command

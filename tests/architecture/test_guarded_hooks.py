@@ -14,6 +14,7 @@ FREE = {
     "inject/joining.py: count": "counts and calls what is harmless",
     "nccl_tuner/plugin.py: _remove": "at the end of the process, where Python prints what fails and goes on",
     "levers/reduction/unused_watch.py: mark": "in a backward of ours, whose end is guarded",
+    "levers/reduction/deferred_sync.py: mark": "in a backward of ours, whose error ends the training in a sentence",
 }
 GUARDS = {"guarded", "_harmless"}
 

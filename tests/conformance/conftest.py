@@ -79,6 +79,12 @@ def deepspeed_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def trl_python() -> Path:
+    """Give the Python that has TRL beside this environment's packages."""
+    return provide_environment("trl", HERE / "requirements-trl.txt", beside=sys.prefix)
+
+
+@pytest.fixture(scope="session")
 def paddle_python() -> Callable[[str], Path]:
     """Give the Python interpreter that has the named Paddle version."""
     files = {"3.3.1": "requirements-paddle.txt", "2.6.2": "requirements-paddle-2.6.2.txt"}

@@ -19,7 +19,7 @@ def test_paddle_is_there(version: str, paddle_python: Callable[[str], Path]) -> 
     assert paddle_python(version).exists()
 
 
-@pytest.mark.parametrize("name", ["deepspeed_python", "schedulers_python", "old_python"])
+@pytest.mark.parametrize("name", ["deepspeed_python", "schedulers_python", "old_python", "trl_python"])
 def test_environment_is_there(name: str, request: pytest.FixtureRequest) -> None:
     assert Path(request.getfixturevalue(name)).exists()
 

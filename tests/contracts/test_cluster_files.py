@@ -86,7 +86,7 @@ def test_command_of_each_file_is_one_that_the_program_takes(name: str, tmp_path:
     (tmp_path / "train.py").touch()
     assert words[:3] == ["advisor", "tune", "--here"]
     done = subprocess.run(
-        [sys.executable, "-m", "advisor", "tune", "--dry-run", *words[2:]], cwd=tmp_path, text=True, check=False,
+        [sys.executable, "-m", "advisor", "tune", "--prove", *words[2:]], cwd=tmp_path, text=True, check=False,
         env={**values, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(FOLDER.parents[1])},
         capture_output=True,
     )  # fmt: skip

@@ -146,6 +146,13 @@ def nvmlDeviceGetPowerUsage(handle):
     return 612_000
 
 
+def nvmlDeviceGetTotalEnergyConsumption(handle):
+    _check(handle)
+    if _get("old_driver"):
+        raise NVMLError(3)  # as cards before Volta do: not supported
+    return int(time.monotonic() * 612_000)
+
+
 def nvmlDeviceGetClockInfo(handle, kind):
     _check(handle)
     return _get("clock_mhz", {}).get(str(handle), 1980)

@@ -26,7 +26,7 @@ from advisor.services.timers import Timers
 from advisor.services.tokens import hash_secret
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.tables import AgentRow, EventRow, JobRow, LogRow, MemberRow, ResultRow
-from advisor.tuning.asked import PlannerTuning
+from advisor.tuning.asked import Tuning
 from tests.samples.job import Story, make_agents, make_finished_story, make_running_story
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -78,7 +78,7 @@ class Stories:
         ids, self._secrets = itertools.count(), itertools.count()
         self.clock = Clock()
         self._database = Database(f"sqlite:///{path}", lambda: f"new{next(ids)}")
-        self.source = _LATEST.source = Source(self._database, self.clock, PlannerTuning(), Timers())
+        self.source = _LATEST.source = Source(self._database, self.clock, Tuning(), Timers())
         running = make_running_story(NOW)
         busy = running.job.model_copy(update={"id": "busy"})
         busy_story = Story(busy, running.history, None, running.events, running.log)

@@ -19,7 +19,7 @@ _MOST_KEPT = 4096
 
 
 class Buckets:
-    """Buckets by token, of this server alone; share it between threads."""
+    """Buckets by token or address, of this server alone; share it between threads."""
 
     def __init__(self, per_s: float, at_once: int, elapsed: Callable[[], float]) -> None:
         """Each bucket holds `at_once` requests; `elapsed` is a monotonic clock of seconds."""

@@ -1,21 +1,12 @@
 """The built-in trainings: where their scripts are, and how one of them becomes a launch command."""
 
 import importlib.util
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.cli.exits import CommandFailed, Exit
 
 BUILT_IN = ("resnet50", "vgg16", "encoder", "decoder", "wide_and_deep")
-BY_COMMAND = {
-    "parameter_server": "advisor tune --kind command --try 'architecture=servers,hybrid,collective:exact' "
-    "-- python -m agent.workloads.parameter_server --architecture servers",
-    "numpy_training": "advisor tune --kind command -- python {script} --bucket-mb '${{fuse_grad_size_in_MB:-0.0625}}'",
-    "torchrec_training": "advisor tune -- torchrun --nproc-per-node 2 {script}",
-    "paddle_servers": "python {script} --servers 2 --trainers 2 -- python train.py",
-}
-"""Trainings, and a launcher of some, that start by commands of their own instead of `--workload`."""
 RANKS = 2
 """Ranks on each node where none are given: what a laptop and the smallest GPU server can hold."""
 
@@ -25,10 +16,6 @@ def launch_built_in(name: str, ranks: int | None, arguments: Sequence[str]) -> l
 
     Raises `CommandFailed` (invalid spec) when there is none of that name.
     """
-    if name in BY_COMMAND:
-        raise CommandFailed(
-            Exit.INVALID_SPEC, f"{name} starts by a command of its own.", f"Type it: {spell_start(name)}"
-        )
     if name not in BUILT_IN:
         raise CommandFailed(
             Exit.INVALID_SPEC,
@@ -50,10 +37,4 @@ def find_script(name: str) -> Path:
             "The built-in workloads are not installed: the package `agent` is missing.",
             "Install it: pip install 'fleet-advisor[agent]'.",
         )
-    place = Path(found.origin).parent / "workloads" / name
-    return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-
-
-def spell_start(name: str) -> str:
-    """Return the command that starts a training of BY_COMMAND."""
-    return BY_COMMAND[name].format(script=shlex.quote(str(find_script(name))))
+    return Path(found.origin).parent / "workloads" / f"{name}.py"

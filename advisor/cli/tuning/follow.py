@@ -208,12 +208,21 @@ def _tolerate(error: ServerUnreachable | ApiProblem, away_since: float | None, w
     return away_since
 
 
-def watch_detachably(client: Client, job: Job, screen: Screen, events_are_the_result: bool = False) -> Job:
-    """Follow a job of a server that outlives this command; an interrupt says how to come back, and exits."""
+def watch_detachably(
+    client: Client, job: Job, screen: Screen, events_are_the_result: bool = False, cancels: bool = False
+) -> Job:
+    """Follow a job of a server that outlives this command; an interrupt says how to come back, and exits.
+
+    `cancels`: an interrupt cancels the job.
+    """
     try:
         with interruptible():
             return follow_job(client, job, screen, events_are_the_result=events_are_the_result)
     except KeyboardInterrupt:
+        if cancels:
+            client.cancel_job(job.id)
+            screen.tell(f"\nJob {job.id} was cancelled.")
+            raise typer.Exit(Exit.INTERRUPTED) from None
         screen.tell(
             f"\nStopped watching; the job goes on. Watch it again: advisor watch {job.id}   "
             f"Stop it: advisor cancel {job.id}"

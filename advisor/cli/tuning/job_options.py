@@ -12,6 +12,7 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.moments import read_minutes
 from advisor.cli.tuning.filled_options import SEARCH, TRAINED, WHERE, Fills, list_options, put
 from advisor.cli.tuning.own_knob_options import OwnKnobOptions
+from advisor.cli.tuning.preset import add_preset
 from advisor.protocol.asked.jobs import Priority
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Allow
@@ -148,17 +149,6 @@ class JobOptions:
             rich_help_panel=SEARCH,
         ),
         Fills("budget.max_device_hours"),
-    ] = None
-    gangs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=64,
-            help="Gangs of --nodes machines each that search side by side, where as many agents are idle.",
-            show_default="1",
-            rich_help_panel=WHERE,
-        ),
-        Fills("gangs"),
     ] = None
     values: Annotated[
         list[str] | None,
@@ -323,6 +313,15 @@ class TuneOptions(JobOptions, OwnKnobOptions):
         ),
         Fills("min_gain", unit=0.01),
     ] = None
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="What all that it runs on costs an hour: says what a million samples cost.",
+            rich_help_panel=TRAINED,
+        ),
+        Fills("price_per_hour"),
+    ] = None
     from_checkpoint: Annotated[
         bool,
         typer.Option(
@@ -366,8 +365,10 @@ class TuneOptions(JobOptions, OwnKnobOptions):
     ] = None
 
     def fill(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """As of every job; a testbed says how many nodes there are."""
+        """As of every job, with a preset's knobs; a testbed says how many nodes there are."""
         filled = super().fill(body)
+        if self.preset is not None:
+            filled["workload"] = add_preset(self.preset, filled["workload"])
         if self.testbed is not None and self.nodes is None:
             filled["nodes"] = filled["testbed"].nodes
         return filled

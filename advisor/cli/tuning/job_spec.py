@@ -33,6 +33,8 @@ class WantedJob:
     more_trials: int = 0
     new: bool = False
     """Do not resume an unfinished job, and give up those that stand in the way."""
+    pauses: bool = False
+    """Pause those that stand in the way instead: each of them is a question of its own."""
 
 
 def spec_from_options(

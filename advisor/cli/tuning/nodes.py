@@ -86,24 +86,17 @@ def find_nodes(here: HereOptions, options: TuneOptions, environment: Mapping[str
 
 def fit_options(options: TuneOptions, place: "Place") -> TuneOptions:
     """Return the options of a job that takes all nodes, where they do not say how many it takes."""
-    return (
-        replace(options, nodes=max(1, place.count // (options.gangs or 1)))
-        if options.nodes is None
-        else options
-    )
+    return replace(options, nodes=place.count) if options.nodes is None else options
 
 
 def launch_ranks(command: Sequence[str], place: "Place") -> list[str]:
     """Return the launch command of one node; a plain python, which joins no other, becomes torch's launcher."""
-    from advisor.protocol.training.launch_command import UnlaunchableCommand, parse_command
-    from advisor.protocol.training.own_knobs import split_variables
+    from advisor.protocol.training.command_options import split_variables
+    from advisor.protocol.training.launch_command import Command
 
     variables, words = split_variables(command)
-    try:
-        launch = parse_command(words)
-    except UnlaunchableCommand:
-        return list(command)
-    if launch.is_torchrun or place.count * place.tasks == 1:
+    launch = Command.read(words).launch
+    if launch is None or launch.is_torchrun or place.count * place.tasks == 1:
         return list(command)
     ranks = ("-m", "torch.distributed.run", "--nproc-per-node", str(place.tasks))
     typed = command[: len(variables)]

@@ -108,7 +108,7 @@ def _clear_the_way(
 ) -> None:
     if not others:
         return
-    if (on_nodes or wanted.resume is not None) and not wanted.new:
+    if wanted.pauses or ((on_nodes or wanted.resume is not None) and not wanted.new):
         # Each of two unfinished jobs would send its owner to the other.
         tune = tuning_words(on_nodes) if on_nodes else "tune"
         for job in others:

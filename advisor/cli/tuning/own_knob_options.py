@@ -10,6 +10,7 @@ import typer
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.filled_options import SEARCH, Fills
+from advisor.cli.tuning.preset import list_presets
 from advisor.protocol.training.inherited import race_away
 from advisor.protocol.training.key_files import fit_to_file, read_key
 from advisor.protocol.training.own_knob_texts import read_own_knob, read_variants
@@ -91,6 +92,15 @@ class OwnKnobOptions:
             rich_help_panel=SEARCH,
         ),
         Fills("workload.own", read=lambda typed: race_away(os.environ) if typed else []),
+    ] = None
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help=f"The knobs and requirements of {' or '.join(list_presets())}, or of a file of yours "
+            "(docs/own-knobs.md); what you name beside it takes the place of its own.",
+            rich_help_panel=SEARCH,
+        ),
     ] = None
     require: Annotated[
         list[str] | None,

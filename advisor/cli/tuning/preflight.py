@@ -13,6 +13,7 @@ from advisor.local.agents import training_environment
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.kinds import Allow
 from advisor.protocol.training.launch_command import (
+    Command,
     ForeignCommand,
     LaunchCommand,
     PaddleCommand,
@@ -81,13 +82,6 @@ def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
             f"Launch it with torchrun: advisor tune --nodes {spec.nodes} -- torchrun --nproc-per-node 2 "
             f"{' '.join(launch.script)}",
         )
-    if spec.nodes == 1 and launch.count_ranks({**variables, **spec.workload.environment}) == 1:
-        raise CommandFailed(
-            Exit.INVALID_SPEC,
-            f"{command[0]} starts one rank only, so no gradients are exchanged and there is nothing to tune.",
-            f"Start at least two: advisor tune -- {command[0]} --nproc-per-node 2 {' '.join(launch.script)}"
-            + (". One rank's own options are tuned with --kind command." if spec.workload.own else ""),
-        )
     _refuse_without_torch(spec, launch, path)
 
 
@@ -121,12 +115,10 @@ def _read_interpreter(script: str | None) -> str | None:
 def warn_of_stray_options(spec: JobSpec, flags: Collection[str]) -> str:
     """Return which words behind the script look like options of `advisor tune`, which does not see them there.
 
-    Empty where there are none, and where the script itself knows them. `flags`: as they are typed, `--minutes`. Raises
-    `CommandFailed` where one of them says that nothing is to be started.
+    Empty where there are none, and where the script itself knows them. `flags`: as they are typed, `--minutes`.
     """
-    try:
-        launch = parse_command(spec.workload.command)
-    except (UnlaunchableCommand, ForeignCommand, PaddleCommand):
+    launch = Command.read(spec.workload.command).launch
+    if launch is None:
         return ""
     script = Path(spec.workload.working_dir) / (launch.script_path or "")
     known = _read(script) if script.is_file() else ""
@@ -137,12 +129,6 @@ def warn_of_stray_options(spec: JobSpec, flags: Collection[str]) -> str:
     ]
     if not strays:
         return ""
-    if "--dry-run" in strays:
-        raise CommandFailed(
-            Exit.USAGE,
-            f"--dry-run stands behind the script, so {' '.join(launch.script)} would get it and be tuned.",
-            f"Put what is meant for advisor in front of the `--`: advisor tune {' '.join(strays)} … -- …",
-        )
     return (
         f"{', '.join(strays)} stands behind the script, so {' '.join(launch.script)} gets it and advisor does not. If "
         "it is meant for advisor, put it in front of the `--`."

@@ -1,18 +1,20 @@
 """A job that a command asks for, on the server that is named or on this machine, to its end."""
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
-from advisor.cli.tuning.preflight import check_here
 from advisor.cli.tuning.tune_here import tune_here
-from advisor.protocol.asked.jobs import Job, JobSpec
+from advisor.protocol.asked.jobs import Job
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client
+
+WHEN_INTERRUPTED = "ADVISOR_WHEN_INTERRUPTED"
+CANCEL = "cancel"
+"""What that variable says where nobody comes back to a job of a server that was left: cancel it."""
 
 
 def tune_anywhere(
@@ -39,30 +41,8 @@ def tune_anywhere(
 
     with connect(environment) as client:
         job = obtain_job(client, wanted, screen, alone=False)
-        finish(client, watch_detachably(client, job, screen))
-
-
-def preview_anywhere(spec: JobSpec, environment: Mapping[str, str], screen: Screen) -> None:
-    """Print what the job would search, within which limits; nothing is submitted and nothing measured."""
-    from advisor.cli.connection import connect
-    from advisor.cli.views.plan_view import describe_plan
-    from advisor.client import Client
-    from advisor.data_dir import data_dir_of
-    from advisor.local.server import local_server
-
-    with ExitStack() as stack:
-        if environment.get("ADVISOR_URL"):
-            client = stack.enter_context(connect(environment))
-        else:
-            check_here(spec, environment)
-            server = stack.enter_context(local_server(data_dir_of(environment), environment, lambda _: None))
-            client = stack.enter_context(Client(server.url, server.token, patience_s=0))
-        preview = client.preview_job(spec)
-    if screen.json:
-        screen.print_json(preview)
-        return
-    screen.show(describe_plan(preview.plan))
-    screen.tell("Nothing was started.")
+        cancels = environment.get(WHEN_INTERRUPTED) == CANCEL
+        finish(client, watch_detachably(client, job, screen, cancels=cancels))
 
 
 def submit_detached(wanted: WantedJob, environment: Mapping[str, str], screen: Screen) -> None:

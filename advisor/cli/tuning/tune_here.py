@@ -33,7 +33,7 @@ def tune_here(
     environment: Mapping[str, str],
     screen: Screen,
 ) -> None:
-    """Obtain a job, serve it with `agents` agents (as many as its gangs hold when None) or a testbed, and `finish` it.
+    """Obtain a job, serve it with `agents` agents (one for each of its nodes when None) or a testbed, and `finish` it.
 
     An interrupt stops agents and server, loses nothing, and says how to go on.
     """
@@ -90,7 +90,7 @@ def tune_here(
 
 
 def _places_of(spec: JobSpec, agents: int | None, server_url: str) -> tuple[AgentPlace, ...]:
-    return places_here(server_url, spec.nodes * spec.gangs if agents is None else agents)
+    return places_here(server_url, spec.nodes if agents is None else agents)
 
 
 def _build_places(
@@ -101,11 +101,7 @@ def _build_places(
         return _places_of(spec, agents, server.url)
     from advisor.local.testbed import testbed_places
 
-    places: tuple[AgentPlace, ...] = ()
-    # A gang's nodes reach each other only. A testbed that has a name is one testbed.
-    for _ in range(1 if spec.testbed.name else spec.gangs):
-        places += stack.enter_context(testbed_places(spec.testbed, server, tell))
-    return places
+    return stack.enter_context(testbed_places(spec.testbed, server, tell))
 
 
 def _say_nothing(_: str) -> None:
@@ -121,20 +117,10 @@ def announce(job: Job) -> list[str]:
     tuning = f"Tuning {job.spec.name}{nodes} · at most {budget.max_trials} strategies in {time}{hours}"
     rival = Changes(job.spec.workload.base).describe() if job.spec.workload.base else "your settings"
     verifying = f"Verifying {job.spec.verify.describe()} against {rival}{nodes} · at most {time}"
-    lines = [
+    return [
         verifying if job.spec.verify else tuning,
         "Files untouched. Ctrl-C pauses; the same command resumes.",
     ]
-    return [*lines, warning] if (warning := _warn_of_gangs(job)) else lines
-
-
-def _warn_of_gangs(job: Job) -> str:
-    if job.spec.gangs == 1:
-        return ""
-    return (
-        f"{job.spec.gangs} gangs share this machine while they search and slow each other down: the baseline beside "
-        "each strategy is measured under the same load, and the confirmation runs alone."
-    )
 
 
 def say_farewell(job: Job | None, state: Path | None = None) -> str:

@@ -163,7 +163,7 @@ def _lead(
                 wanted = replace(wanted, new=False)
                 for line in () if job.state.is_final else announce(job):
                     screen.tell(line)
-                watch = _Watch(nodes, gathered, job.spec.nodes * job.spec.gangs, screen)
+                watch = _Watch(nodes, gathered, job.spec.nodes, screen)
 
                 def check(watch: _Watch = watch) -> None:
                     server.check()
@@ -184,7 +184,7 @@ def _fit(wanted: WantedJob, nodes: Nodes, there: int) -> WantedJob:
     """Return the job as it is for all nodes, or for those that are there where the user chose so."""
     if wanted.spec is None or nodes.when_missing is Missing.WAIT:
         return wanted
-    fewer = max(1, min(wanted.spec.nodes, there // wanted.spec.gangs))
+    fewer = max(1, min(wanted.spec.nodes, there))
     return replace(wanted, spec=wanted.spec.model_copy(update={"nodes": fewer}))
 
 

@@ -17,13 +17,12 @@ from advisor.answers.wording import (
     count,
     spell_changes,
     spell_duration,
-    spell_rate,
     spell_value,
 )
 from advisor.cli.views.first_screen import TONES, render_first_screen
 from advisor.protocol.answers.advice import Advice, RungAdvice, name_bound
 from advisor.protocol.answers.why import say_unmeasured
-from advisor.protocol.gains import spell_share
+from advisor.protocol.gains import spell_rate, spell_share
 from advisor.protocol.measured.results import NOTICEABLE_S, Phases
 from advisor.protocol.training.workload import SAMPLES_PER_S
 
@@ -98,6 +97,10 @@ def _verdict(advice: Advice, answer: Answer, job_name: str) -> RenderableType:
     lines.append(Text(advice.headline, style=TONES[answer.tone]))
     lines += [Text(told) for told in (answer.moods, *answer.careful) if told]
     each = [f"Your settings: {spell_rate(advice.baseline_samples_per_s)} {advice.rate_unit}."]
+    if answer.price:
+        each.append(f"It costs {answer.price}.")
+    if answer.energy:
+        each.append(f"Its devices use {answer.energy}.")
     if advice.launches:
         pairs = (
             f"{spell_rate(told.baseline_samples_per_s)} → {spell_rate(told.strategy_samples_per_s)}"
@@ -139,6 +142,8 @@ def _phases(advice: Advice) -> RenderableType:
     after = advice.phases_after if advice.changes else None
     diagnosis = advice.diagnosis
     parts: list[RenderableType] = [Text.assemble((f"{diagnosis.title}: ", "bold"), _cut(diagnosis.sentence))]
+    if diagnosis.limits:
+        parts.append(Text(f"Against its limits: {diagnosis.limits}."))
     if diagnosis.scaling_before is not None:
         told = "Scaling efficiency (a step without communication over the step): "
         told += spell_share(diagnosis.scaling_before)

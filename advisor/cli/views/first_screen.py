@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.answers.answer import Answer, Step
-from advisor.answers.wording import spell_rate
 from advisor.protocol.answers.why import spell_ms
+from advisor.protocol.gains import spell_rate
 
 _LABEL_COLUMNS = 7
 _COLUMNS = 80
@@ -46,7 +46,10 @@ def render_first_screen(answer: Answer) -> RenderableType:
     step = _draw_step(answer)
     groups = (
         lead,
-        _draw_rates(answer),
+        [
+            *_draw_rates(answer),
+            *(_row("", Text(told, style="dim")) for told in (answer.price, answer.energy) if told),
+        ],
         _list_what_to_do(answer),
         step,
         left,

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from statistics import fmean, stdev
 
-from advisor.answers.wording import count, spell_clock, spell_rate
+from advisor.answers.wording import count, spell_clock
 from advisor.protocol.asked.jobs import Job, JobState, Stage
-from advisor.protocol.gains import spell_share
+from advisor.protocol.gains import spell_rate, spell_share
 from advisor.protocol.measured.estimates import rate_of
 from advisor.protocol.measured.spending import measure_device_hours, measure_wall_s
 from advisor.protocol.measured.trials import JobHistory, Outcome, Purpose, Session

@@ -166,6 +166,7 @@ _LOOKS = {
     "own code": (BASELINE, ""),
     "evaluation and saving": (BASELINE, "/"),
     "garbage collection": (BASELINE, "x"),
+    "compiling": (BASELINE, "+"),
     "stalls": ("#5b6270", "x"),
 }
 """Colour and pattern of each part of a step, wherever it is drawn."""

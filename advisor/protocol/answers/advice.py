@@ -224,6 +224,9 @@ class Diagnosis(Message):
     """Nodes that hold the others up, or whose figures cannot be trusted."""
     findings: tuple[Finding, ...] = ()
     """Everything that may bound a step, largest share first."""
+    limits: str = ""
+    """How far the script as it stands is from what its devices and links could do, in a line; empty where that was not
+    measured."""
     scaling_before: float | None = None
     """Scaling efficiency of the baseline: the step without communication over the step."""
     scaling_after: float | None = None
@@ -333,6 +336,13 @@ class Advice(Message):
     """The same under the advised strategy: the baseline's times `gain`."""
     rate_unit: str = "samples/s"
     """What these two count a second: `steps/s` where the runtime finds no samples to count."""
+    price_per_hour: float | None = None
+    """What all that the training runs on costs an hour, as the job says."""
+    joules_before: float | None = None
+    """What all devices use for one sample (or step, as `rate_unit` counts), under the baseline; None where no launch
+    had it to itself in the verdict, or a device does not tell."""
+    joules_after: float | None = None
+    """The same under the advised strategy."""
     reasons: tuple[KnobReason, ...] = ()
     left: Changes = Changes()
     """What the search's best strategy set besides `changes`: no difference is shown, so that it is left as it was."""

@@ -25,6 +25,10 @@ _DOES = {
         "let all ranks share the evaluation, do it less often, or save in the background",
     ),
     "garbage_s": ("collecting Python's garbage", "collect less often, or in the same steps on all ranks"),
+    "compiling_s": (
+        "compiling again what the script compiles",
+        "give this rank the shapes that the others have, or compile with dynamic=True",
+    ),
     "stalls_s": ("in stalls of its computing", "look for other load on its processors or device"),
 }
 """What a late rank does, and what to do about it."""

@@ -18,6 +18,7 @@ from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.combinations import refuse_only_todays
 from advisor.protocol.knobs.in_script import fit_to_script
 from advisor.protocol.knobs.reach import refuse_senseless_own, refuse_unknown_knobs
 from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
@@ -25,7 +26,6 @@ from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.standing import Standing
 from advisor.protocol.states import JobState as JobState
 from advisor.protocol.states import Stage as Stage
-from advisor.protocol.training.combinations import refuse_only_todays
 from advisor.protocol.training.workload import SAMPLES_PER_S, Secret, Workload, WorkloadFacts, WorkloadKind
 
 NAMESPACE = "fleet-advisor-job"
@@ -151,14 +151,18 @@ class JobSpec(Spec):
     """Only hold this strategy against the script as it stands, and search nothing; empty searches."""
     values: dict[str, tuple[Value, ...]] = Field(default_factory=dict)
     """The only values to try of a knob; the baseline's own always counts. Knobs not named take the catalogue's."""
-    gangs: int = Field(default=1, ge=1, le=64)
-    """Gangs of `nodes` agents each that search side by side, where as many agents are idle."""
     budget: Budget = Budget()
     """What may be spent."""
     measurement: Measurement = Measurement()
     """How long an arm of a race lasts."""
     min_gain: float = Field(default=0.01, ge=0, lt=1)
     """Smallest gain worth recommending, as a fraction of the baseline's throughput."""
+    error: float = Field(default=0.05, gt=0, le=0.05)
+    """Error of the verdict on both sides: a change that is none is advised with half of this probability. A lab gives
+    each of its races a part of its own."""
+    price_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """What all that the training runs on costs an hour, in any currency: the answer then says what a million samples
+    cost. None: it is not told."""
     from_checkpoint: bool = False
     """The command resumes a training from a checkpoint in its middle, by the script's own option: only then can a
     convergence knob be advised, because at the start of a training a longer interval does no harm yet."""

@@ -3,8 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.knob import KnobContext
+from advisor.protocol.kinds import Part
+from advisor.protocol.knobs.knob import Knob, KnobContext
 from advisor.protocol.nodes.cluster import DeviceKind
+
+_COMMUNICATES = (Part.COMMUNICATION, Part.BUFFERS)
+_ALONE = "There is one rank: nothing is communicated."
 
 
 def refused(context: KnobContext, name: str) -> str | None:
@@ -12,10 +16,17 @@ def refused(context: KnobContext, name: str) -> str | None:
     return context.refusals.get(name)
 
 
+def idle_because(context: KnobContext, knob: Knob) -> str | None:
+    """Why the knob cannot have an effect in this job, if it cannot."""
+    if context.facts.world_size < 2 and knob.part in _COMMUNICATES:
+        return _ALONE
+    return knob.unavailable_because(context)
+
+
 def several_ranks_needed(context: KnobContext, name: str) -> str | None:
     """A sentence where nothing is communicated."""
     if context.facts.world_size < 2:
-        return "There is one rank: nothing is communicated."
+        return _ALONE
     return refused(context, name)
 
 

@@ -64,6 +64,29 @@ def _search_rule(_: KnobContext) -> tuple[Rule, ...]:
     return (Rule(False, "DDP searches each step's graph for unused parameters, and has never found any."),)
 
 
+def _deferral_unavailable(context: KnobContext) -> str | None:
+    if context.facts.exchanges_per_step == 0:
+        return "How often gradients are exchanged in a step was not seen."
+    if context.facts.exchanges_per_step == 1:
+        return "Gradients are exchanged once in a step already: there is no exchange to leave out."
+    return several_ranks_needed(context, "defer_gradient_sync")
+
+
+def _deferral_rule(context: KnobContext) -> tuple[Rule, ...]:
+    times = context.facts.exchanges_per_step
+    if times < 2:
+        return ()
+    return (
+        Rule(True, f"Gradients are exchanged {times} times a step, once for each accumulated micro-batch."),
+    )
+
+
+def _deferral_idle(values: Mapping[str, Value]) -> str | None:
+    if values.get("gradient_merge"):
+        return "Gradient merge leaves exchanges out by itself."
+    return idle_under_local_sgd(values)
+
+
 def _broadcast_unavailable(context: KnobContext) -> str | None:
     if not context.baseline["broadcast_buffers"]:
         return "DistributedDataParallel broadcasts no buffers in this script."
@@ -260,7 +283,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         place=S, part=Part.COMMUNICATION, minor=True,
         default=False, effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Copy the gradients of a bucket together once the last one is there, not each one by itself.",
-        realised="DDP's batched_grad_copy, its reducer rebuilt in place; torch 2.13 and later.",
+        realised="DDP's batched_grad_copy, its reducer rebuilt in place; torch 2.12 and later.",
         unavailable_because=lambda c: refused(c, "batched_grad_copy"),
         rule=_batched_copy_rule, inactive_because=_idle_without_reduction,
     ),
@@ -284,6 +307,17 @@ COMMUNICATION: tuple[Knob, ...] = (
         realised="DDP's broadcast_buffers (forward_sync_buffers), set in place. That no bit of a buffer changes is "
         "asked over the first steps and over those without the broadcast, and ever more rarely in a real training.",
         unavailable_because=_broadcast_unavailable, rule=_broadcast_rule,
+    ),
+    Knob(
+        name="defer_gradient_sync", title="one exchange for all accumulated micro-batches",
+        place=S, part=Part.COMMUNICATION,
+        default=False, effect=Effect.EXACT, orders_sums=True, switch=Switch.HOT,
+        meaning="Of the micro-batches that a step accumulates exchange gradients after the last one only. The mean "
+        "over ranks is that of the same gradients, added up in another order.",
+        realised="DDP's no_sync() around all micro-batches but the last, learnt from the steps before; where a step "
+        "comes sooner, DDP's exchange is made right before the optimizer, a scaler or torch's clipping reads "
+        "gradients. Buffers are broadcast as before.",
+        unavailable_because=_deferral_unavailable, rule=_deferral_rule, inactive_because=_deferral_idle,
     ),
     Knob(
         name="nccl_comm_num", title="process groups that reduce gradients",

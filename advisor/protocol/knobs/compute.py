@@ -1,5 +1,8 @@
 """The knobs of computation: threads, memory, kernels, fusion."""
 
+from collections.abc import Mapping
+
+from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.applicability import cuda_needed, refused
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
@@ -31,6 +34,25 @@ def _one_numa_node(context: KnobContext) -> str | None:
     if all(node.numa_nodes < 2 for node in context.cluster.nodes):
         return "The nodes have one NUMA node each: all memory is equally near to every CPU."
     return refused(context, "numa_binding")
+
+
+def _recomputation_unavailable(context: KnobContext) -> str | None:
+    if not context.baseline["activation_checkpointing"]:
+        return "The script computes no activation again: there is nothing to keep instead."
+    return refused(context, "activation_checkpointing")
+
+
+def _recomputation_rule(context: KnobContext) -> tuple[Rule, ...]:
+    seen = context.facts.recomputed
+    return (
+        Rule(False, f"{seen.per_step:g} calls a step are computed again, {seen.seconds * 1e3:.3g} ms of it."),
+    )
+
+
+def _recomputation_idle(values: Mapping[str, Value]) -> str | None:
+    if values.get("fuse_elewise_add_act_ops") or values.get("fuse_bn_act_ops"):
+        return "What torch.compile holds is computed again as the script says."
+    return None
 
 
 def _batch_norm_unavailable(context: KnobContext) -> str | None:
@@ -70,6 +92,18 @@ COMPUTE: tuple[Knob, ...] = (
         meaning="CPU threads of a training process. Bigger is not better.",
         realised="Intra-op threads (torch.set_num_threads).", paddle_field="execution_strategy.num_threads",
         unavailable_because=_threads_unavailable, rule=_threads_rule,
+    ),
+    Knob(
+        name="activation_checkpointing", title="activation checkpointing",
+        place=S, part=Part.COMPUTATION, default=False, effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Compute activations again in the backward pass, which saves their memory. Off is offered where the "
+        "script does so, and their memory is free.",
+        realised="What torch.utils.checkpoint is given (gradient_checkpointing, checkpoint_wrapper) is called once, "
+        "and its activations are kept. Refused where what is computed again changes buffers or draws random numbers of "
+        "its own, and on GPUs where memory is short, by what the first steps allocated.",
+        unavailable_because=_recomputation_unavailable,
+        rule=_recomputation_rule,
+        inactive_because=_recomputation_idle,
     ),
     Knob(
         name="numa_binding", title="torchrun --numa-binding",

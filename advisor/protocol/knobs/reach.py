@@ -16,7 +16,8 @@ from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE, join_own
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.near_names import find_nearest
-from advisor.protocol.training.own_knobs import spell
+from advisor.protocol.training.command_options import list_stated
+from advisor.protocol.training.own_knobs import read_value, spell
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
 PLACES = ("strategy_file", "results_file", "node_rank", "nodes", "master_addr", "master_port")
@@ -78,6 +79,14 @@ def list_given(workload: Workload) -> dict[str, Value]:
     return {**own, **given}
 
 
+def list_constants(workload: Workload) -> dict[str, Value]:
+    """Return what options of the command say that no knob is called by: requirements may name them."""
+    taken = {knob.name for knob in workload.own} | CATALOGUE.keys() | {*FACTS}
+    return {
+        name: read_value(text) for name, text in list_stated(workload.command).items() if name not in taken
+    }
+
+
 def refuse_unknown_knobs(workload: Workload, cold: Mapping[str, Value] | None = None) -> None:
     """Raise ValueError naming every knob of a workload, and of its launch, that this release does not know."""
     list_given(workload)
@@ -99,7 +108,7 @@ def refuse_senseless_own(workload: Workload) -> None:
             raise ValueError(
                 f"{knob.name} means something else in commands and requirements: choose another name"
             )
-    today = {knob.name: knob.own_value for knob in workload.own}
+    today = {**list_constants(workload), **{knob.name: knob.own_value for knob in workload.own}}
     known = {*today, *FACTS, *CATALOGUE}
     for text in workload.require:
         try:
@@ -108,7 +117,8 @@ def refuse_senseless_own(workload: Workload) -> None:
                 near = find_nearest(unknown[0], known)
                 hint = f" (did you mean {' or '.join(near)}?)" if near else ""
                 raise ValueError(
-                    f"{unknown[0]} is neither a knob of this job{hint} nor one of {', '.join(FACTS)}"
+                    f"{unknown[0]} is neither a knob of this job{hint}, nor one of {', '.join(FACTS)}, nor an option "
+                    f"with a value in the command: name it, or add the option --{unknown[0]}, as your script spells it"
                 )
             if set(names) <= today.keys() and not evaluate(text, today):
                 values = ", ".join(f"{name} is {today[name]}" for name in names)

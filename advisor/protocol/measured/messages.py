@@ -67,6 +67,8 @@ class Assignment(Place):
     workload: Workload
     cold: Changes = Changes()
     """Cold changes to launch with."""
+    looks_only: bool = False
+    """Nothing will be switched (a diagnosis): then the ranks also time a training that no lever reaches."""
     hang_timeout_s: float = 120.0
     session_timeout_s: float = 3600.0
     signed: Signature | None = None

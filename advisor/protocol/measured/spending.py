@@ -10,22 +10,12 @@ _HOUR_S = 3600.0
 
 
 def measure_wall_s(sessions: Sequence[Session], now: datetime) -> float:
-    """Return the wall time during which at least one session held its gang, in seconds.
-
-    A session counts from the moment its gang was complete. Gangs side by side spend the same second once.
-    """
-    spans = sorted(
-        (session.started_at, session.ended_at or now)
+    """Return the wall time that sessions held their gang, in seconds: from the moment that a gang was complete."""
+    return sum(
+        max(0.0, ((session.ended_at or now) - session.started_at).total_seconds())
         for session in sessions
         if session.started_at is not None
     )
-    total, reached = 0.0, None
-    for start, end in spans:
-        begin = start if reached is None or start > reached else reached
-        if end > begin:
-            total += (end - begin).total_seconds()
-            reached = end
-    return total
 
 
 def count_devices(job: Job) -> int:
@@ -38,28 +28,21 @@ def count_devices(job: Job) -> int:
 
 
 def measure_device_hours(job: Job, sessions: Sequence[Session], now: datetime) -> float:
-    """Return devices (ranks on CPU nodes) times the hours that the sessions have held them, all gangs together."""
-    held_s = sum(
-        max(0.0, ((session.ended_at or now) - session.started_at).total_seconds())
-        for session in sessions
-        if session.started_at is not None
-    )
-    return count_devices(job) * held_s / _HOUR_S
+    """Return devices (ranks on CPU nodes) times the hours that the sessions have held them."""
+    return count_devices(job) * measure_wall_s(sessions, now) / _HOUR_S
 
 
 def measure_time_left_s(job: Job, sessions: Sequence[Session], now: datetime) -> float:
-    """Return the wall time that the budget still grants one session, in seconds; negative when it is overdrawn.
+    """Return the wall time that the budget still grants, in seconds; negative when it is overdrawn.
 
-    The narrower of `budget.max_seconds` and `budget.max_device_hours`. The gangs that hold a session now share the
-    device-hours that are left.
+    The narrower of `budget.max_seconds` and `budget.max_device_hours`.
     """
     budget = job.spec.budget
     left_s = budget.max_seconds - measure_wall_s(sessions, now)
     if budget.max_device_hours is None:
         return left_s
-    gangs = max(1, sum(not session.state.is_final for session in sessions))
     hours = budget.max_device_hours - measure_device_hours(job, sessions, now)
-    return min(left_s, hours * _HOUR_S / (count_devices(job) * gangs))
+    return min(left_s, hours * _HOUR_S / count_devices(job))
 
 
 def describe_budget(job: Job, sessions: Sequence[Session], now: datetime) -> str:

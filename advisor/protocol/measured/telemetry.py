@@ -15,6 +15,8 @@ class DeviceSample(Message):
     """Share of the sampling interval in which any kernel ran, 0 to 1 (NVML); waiting in NCCL counts as busy."""
     memory_bytes: int
     power_w: float | None = None
+    energy_j: float | None = None
+    """What it has used since the driver was loaded, by its own counter (Volta and newer)."""
     sm_clock_mhz: int | None = None
     temperature_c: int | None = None
     throttled: str = ""
@@ -130,6 +132,9 @@ class NodeTelemetry(Message):
     devices: tuple[DeviceTelemetry, ...] = ()
     gap_s: float = 0.0
     """Longest time for which NVML did not answer, in seconds."""
+    power_w: float | None = None
+    """Mean power of all its devices over the timed steps, in watts: by their energy counters, else by the power that
+    they tell. None where one tells neither, and where several strategies took turns."""
     errors: tuple[DeviceError, ...] = ()
 
 

@@ -10,6 +10,7 @@ from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import BlockResult, RaceRules
 from advisor.protocol.measured.telemetry import NodeTelemetry
+from advisor.protocol.training.workload import WorkloadFacts
 
 
 class BlockPlan(Message):
@@ -244,8 +245,6 @@ class Session(Message):
     job_id: str
     generation: int
     """Grows with every session of the job; fences every write."""
-    gang: int = 0
-    """Which of the job's gangs holds it, from 0: no two live sessions of a job share one."""
     state: SessionState
     because: str = ""
     """A sentence: why it was launched."""
@@ -266,6 +265,8 @@ class Session(Message):
     """Steps the script made in it, where it ended or failed by itself."""
     limit_s: float | None = None
     """Seconds that it may last from `started_at` on, by its job's budget."""
+    facts: WorkloadFacts | None = None
+    """What the runtime saw of the script in a launch with cold changes; None: what the job's own launches show."""
 
     @property
     def was_lost(self) -> bool:
@@ -330,12 +331,8 @@ class JobHistory(Message):
         return tuple(block for block in self.blocks if block.state is BlockState.DONE and block.summary)
 
     def live_session(self) -> Session | None:
-        """The oldest session that is assembling, running or ending, if any."""
-        return next(iter(self.live_sessions()), None)
-
-    def live_sessions(self) -> tuple[Session, ...]:
-        """Sessions that are assembling, running or ending, one for each gang that works, oldest first."""
-        return tuple(session for session in self.sessions if not session.state.is_final)
+        """The session that is assembling, running or ending, if any: a job holds one at a time."""
+        return next((session for session in self.sessions if not session.state.is_final), None)
 
 
 class TrialPage(Message):

@@ -24,6 +24,7 @@ class Inherited:
 
 
 _DEBUGGING = "It is for debugging, and costs time in every step."
+_GONE = "NCCL {} and later do not read it: it can be taken out, and makes no difference to measure."
 _KNOWN: tuple[tuple[str, str, bool], ...] = (
     (r"CUDA_LAUNCH_BLOCKING|PYTORCH_NO_CUDA_MEMORY_CACHING|TORCH_DISTRIBUTED_DEBUG", _DEBUGGING, True),
     (
@@ -38,8 +39,12 @@ _KNOWN: tuple[tuple[str, str, bool], ...] = (
         "It sets how many CPU threads a rank starts, where they run, or how long they wait.",
         True,
     ),
+    # As the libraries of nvidia-nccl-cu12 2.16.5 to 2.32.3 have it; docs/cluster.md.
+    (r"NCCL_((LL|TREE)_THRESHOLD|IB_CUDA_SUPPORT)", _GONE.format("2.16"), False),
+    (r"NCCL_WORK_FIFO_DEPTH", _GONE.format("2.23"), False),
+    (r"NCCL_(CREATE_THREAD_CONTEXT|SHM_(MEMCPY_MODE|USE_CUDA_MEMCPY))", _GONE.format("2.30"), False),
     (
-        r"NCCL_(ALGO|PROTO|NTHREADS|(MIN|MAX)_(NCHANNELS|CTAS)|CGA_CLUSTER_SIZE|LL_THRESHOLD|TREE_THRESHOLD|BUFFSIZE|"
+        r"NCCL_(ALGO|PROTO|NTHREADS|(MIN|MAX)_(NCHANNELS|CTAS)|CGA_CLUSTER_SIZE|BUFFSIZE|"
         r"SOCKET_NTHREADS|NSOCKS_PERTHREAD|LAUNCH_MODE|DEBUG|DEBUG_SUBSYS)",
         "NCCL does not choose this by itself any more; it may have been right for another release or network.",
         True,

@@ -5,7 +5,7 @@ ranks itself, and the runtime gets into them through their environment. Pure fun
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import PurePath
@@ -88,20 +88,47 @@ class LaunchCommand:
     names_rendezvous: bool = False
     """The command itself says how its nodes meet."""
 
-    def count_ranks(self, variables: Mapping[str, str]) -> int | None:
-        """Return how many ranks torchrun starts on a node, by its option or variable; None where only it can tell."""
-        if not self.is_torchrun:
-            return None
-        told = variables.get("PET_NPROC_PER_NODE", "1")
-        for place, word in enumerate(self.launcher_options):
-            if option := re.match(r"--nproc[\w-]*(=)?", word):
-                told = word[option.end() :] if option[1] else self.launcher_options[place + 1]
-        return int(told) if told.isdecimal() else None
+    def with_one_rank(self) -> tuple[str, ...]:
+        """Return the words that start one rank of the same script; torchrun's only."""
+        kept: list[str] = []
+        words = iter(self.typed_launcher)
+        for word in words:
+            option = re.match(r"--nproc[\w-]*(=)?", word)
+            if option is None:
+                kept.append(word)
+            elif option[1] is None:
+                next(words, None)
+        return (*kept, "--nproc-per-node=1", *self.script, *self.arguments)
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether it asks for several nodes."""
+        found = re.search(r"--nnodes[= ](\S+)", " ".join(self.replaced))
+        return found is not None and found[1] not in {"1", "1:1"}
 
     @property
     def script_path(self) -> str | None:
         """The script's path as typed; None for a module."""
         return None if self.script[0] == "-m" else self.script[0]
+
+
+@dataclass(frozen=True)
+class Command:
+    """The words of a launch command, and what they mean to its launcher."""
+
+    words: tuple[str, ...]
+    launch: LaunchCommand | None
+    """None where the runtime cannot stand in front of the script."""
+    fault: UnlaunchableCommand | None = None
+    """Why not."""
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> "Command":
+        """Read a command that may be of any kind."""
+        try:
+            return cls(tuple(words), parse_command(words))
+        except UnlaunchableCommand as fault:
+            return cls(tuple(words), None, fault)
 
 
 def parse_command(words: Sequence[str]) -> LaunchCommand:
@@ -139,22 +166,30 @@ def trains_with_paddle(source: str) -> bool:
     return bool(re.search(f"{_IMPORT.format(package='paddle')}|{_LAUNCHES_PADDLE}", source, re.MULTILINE))
 
 
-def choose_injection(wanted: Injection, words: Sequence[str]) -> Injection:
+def count_ranks(words: Sequence[str]) -> int | None:
+    """Return how many processes torchrun is told to start on a node; None where the command names no number."""
+    launch = Command.read(words).launch
+    typed = iter(launch.launcher_options if launch is not None and launch.is_torchrun else ())
+    for word in typed:
+        name, has_value = name_option(word)
+        value = word.partition("=")[2] if has_value else next(typed, "") if takes_value(name) else ""
+        if name == "nproc-per-node":
+            return int(value) if value.isdigit() else None
+    return None
+
+
+def choose_injection(wanted: Injection, command: Command) -> Injection:
     """Return the way in which the runtime gets into the ranks: never `auto`.
 
     A script that is started by python itself starts its ranks, if it has several (Lightning, mp.spawn): only the
     environment reaches them. Raises UnlaunchableCommand when the command cannot be started at all, or not in the way
     that is wanted.
     """
-    try:
-        starts_ranks = parse_command(words).is_torchrun
-    except ForeignCommand:
-        if wanted is Injection.LAUNCHER:
-            raise
-        starts_ranks = False
+    if command.fault and (wanted is Injection.LAUNCHER or not isinstance(command.fault, ForeignCommand)):
+        raise command.fault
     if wanted is not Injection.AUTO:
         return wanted
-    return Injection.LAUNCHER if starts_ranks else Injection.ENVIRONMENT
+    return Injection.LAUNCHER if command.launch and command.launch.is_torchrun else Injection.ENVIRONMENT
 
 
 def _describe_foreign(what: str) -> ForeignCommand:

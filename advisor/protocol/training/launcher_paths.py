@@ -6,12 +6,7 @@ Pure functions. A launcher's option that only names what it reads is not listed:
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from advisor.protocol.training.launch_command import (
-    UnlaunchableCommand,
-    name_option,
-    parse_command,
-    takes_value,
-)
+from advisor.protocol.training.launch_command import Command, name_option, takes_value
 
 _TORCHRUN = frozenset({"log-dir", "rdzv-endpoint"})
 """The endpoint may be a file."""
@@ -36,16 +31,14 @@ _SAME = {
 }
 
 
-def list_launcher_paths(words: Sequence[str]) -> list[tuple[str, str]]:
+def list_launcher_paths(command: Command) -> list[tuple[str, str]]:
     """Return the options of a command's launchers that name where they write, each with its path.
 
     Of a launcher that starts ranks by itself every word up to the script counts, also where another one stands before
     it (`env`, `python -m`).
     """
-    try:
-        return list(_list_torchrun(parse_command(words).launcher_options))
-    except UnlaunchableCommand:
-        return list(_list_foreign(words))
+    launch = command.launch
+    return list(_list_torchrun(launch.launcher_options) if launch else _list_foreign(command.words))
 
 
 def _list_torchrun(options: Sequence[str]) -> Iterator[tuple[str, str]]:

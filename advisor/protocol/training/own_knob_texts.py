@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, ValidationError
 
 from advisor.protocol.expressions import LARGEST
 from advisor.protocol.kinds import Effect
+from advisor.protocol.training.command_options import name_place
 from advisor.protocol.training.own_knobs import Faster, OwnKnob, read_value
 
 _FASTER = {"more-is-faster": Faster.MORE, "less-is-faster": Faster.LESS}
@@ -98,13 +99,6 @@ def read_commands(texts: Sequence[str], effect: Effect | None) -> dict[str, Any]
     """Return the fields of the knob that chooses among whole commands, named A, B, …; the first is the baseline."""
     words = {chr(ord("A") + place): tuple(shlex.split(text)) for place, text in enumerate(texts)}
     return {"name": "command", "at": "command", "values": tuple(words), "words": words, "effect": effect}
-
-
-def name_place(where: str) -> str:
-    """Return the name of a knob that is known by its place: `--batch-size` is batch_size."""
-    last = where.rsplit(":", 1)[-1] if ":" in where else where
-    name = re.sub(r"\W+", "_", last.lstrip("-$")).strip("_")
-    return name if re.match(r"[A-Za-z_]", name) else f"knob_{name}"
 
 
 def spread(text: str, low: str, high: str, by_doublings: bool) -> tuple[int | float, ...]:

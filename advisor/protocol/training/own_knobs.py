@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from advisor.protocol.base import Spec, Value
 from advisor.protocol.kinds import Effect
+from advisor.protocol.training.command_options import find_option, has_words, list_options, take_out
 
 MOST_VALUES = 64
 UNSET, INHERITED = "unset", "inherited"
@@ -46,7 +47,8 @@ class OwnKnob(Spec):
     commands, whose `words` are given."""
     baseline: Value | None = None
     """The value of the script as it stands. None: what the command says today, or the script where it asks, else the
-    first of `values`."""
+    first of `values`. Of an option that the command does not have: what the script takes then. Strategies with another
+    value add the option."""
     effect: Effect | None = None
     """What another value may change besides the speed. None: nothing is known, so it counts as convergence."""
     faster: Faster = Faster.UNKNOWN
@@ -55,7 +57,8 @@ class OwnKnob(Spec):
     """The script asks `fleet_advisor.knob` in every step, so that it can change between two steps."""
     words: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """For a choice between groups of words (a variant): the words that stand for each value. `NAME=value` words before
-    the others are variables."""
+    the others are variables. Where the command has the options of one group, that one is today's, and another takes
+    their place."""
 
     @model_validator(mode="after")
     def _refuse_what_makes_no_sense(self) -> Self:
@@ -146,29 +149,6 @@ def spell(value: Value) -> str:
     return str(value)
 
 
-def split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that stand in front of a command as in a shell (`X=1 torchrun …`), and the rest."""
-    rest, given = list(words), {}
-    while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
-        name, _, value = rest.pop(0).partition("=")
-        given[name] = value
-    return given, rest
-
-
-def find_option(command: Sequence[str], option: str) -> tuple[int, str] | None:
-    """Return the place of the word that holds an option's value, and what stands before the value in that word.
-
-    `--batch 4`, `--batch=4` and `training.batch=4` are understood; the last one counts, as for most parsers.
-    """
-    for place in range(len(command) - 1, -1, -1):
-        word = command[place]
-        if word.startswith(f"{option}="):
-            return place, f"{option}="
-        if word == option and option.startswith("-") and place + 1 < len(command):
-            return place + 1, ""
-    return None
-
-
 def find_place(knob: OwnKnob, command: Sequence[str]) -> str:
     """Return where a knob stands of which only the name was given: `${name}`, else an option or word of that name.
 
@@ -185,10 +165,13 @@ def find_place(knob: OwnKnob, command: Sequence[str]) -> str:
 def find_baseline(knob: OwnKnob, command: Sequence[str], environment: Mapping[str, str]) -> Value | None:
     """Return the value that the workload has today; None where that cannot be told without its files.
 
-    Raises ValueError where the command does not hold the option.
+    Raises ValueError where the command does not hold the option, and nothing says what the script takes then.
     """
-    if knob.is_command or knob.words or knob.file:
+    if knob.is_command or knob.file:
         return None
+    if knob.words:
+        _, taken = take_out(command, list_options(knob.words.values()))
+        return next((v for v in knob.values if taken and has_words(taken, knob.words[str(v)])), None)
     if knob.variable:
         typed = environment.get(knob.variable)
         return None if typed is None else knob.read(typed)
@@ -198,6 +181,8 @@ def find_baseline(knob: OwnKnob, command: Sequence[str], environment: Mapping[st
         default = next((text for text in found if text is not None), None)
         return None if default is None else knob.read(default)
     place = find_option(command, knob.at)
+    if place is None and knob.baseline is not None:
+        return None
     if place is None:
         raise ValueError(
             f"the command has no option {knob.at}: add it with today's value, or write ${{{knob.name}}} where it "

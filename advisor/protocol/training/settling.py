@@ -9,14 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
+from advisor.protocol.training.command_options import (
+    find_option,
+    has_words,
+    list_options,
+    split_variables,
+    take_out,
+)
+from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.own_knobs import (
     INHERITED,
     PLACEHOLDER,
     UNSET,
     OwnKnob,
-    find_option,
     spell,
-    split_variables,
 )
 from advisor.protocol.training.workload import Workload, count_samples
 
@@ -34,14 +40,16 @@ def settle(workload: Workload, values: Mapping[str, Value]) -> Workload:
             words = knob.words[str(value)]
             given, rest = split_variables(words)
             environment |= given
-            command = rest if knob.is_command else _put_words(command, knob.name, rest)
+            command = rest if knob.is_command else _put_words(command, knob, rest)
         elif knob.variable and value == UNSET:
             environment.pop(knob.variable, None)
         elif knob.variable and value != INHERITED:
             environment[knob.variable] = spell(value)
         elif knob.at and not knob.file and not knob.is_placeholder:
             place = find_option(command, knob.at)
-            if place is not None and knob.read(command[place[0]].removeprefix(place[1])) != value:
+            if place is None:
+                command = command if value == knob.own_value else _add_option(command, knob.at, spell(value))
+            elif knob.read(command[place[0]].removeprefix(place[1])) != value:
                 command[place[0]] = f"{place[1]}{spell(value)}"
         elif knob.is_placeholder:
             pattern = re.compile(PLACEHOLDER % knob.name)
@@ -59,11 +67,29 @@ def _fill(word: str, pattern: re.Pattern[str], text: str) -> str:
     return pattern.sub(lambda found: found[0] if found[1] else text, word)
 
 
-def _put_words(command: list[str], name: str, words: Sequence[str]) -> list[str]:
-    """Return the command with the words in the place of the word `${name}`, at its end where there is none."""
-    mark = f"${{{name}}}"
+def _add_option(command: list[str], option: str, text: str) -> list[str]:
+    """Return the command with an option more: the first of the script's, before words that may be subcommands.
+
+    At the end where the script cannot be told from its launcher.
+    """
+    launch = Command.read(command).launch
+    at = len(command) - (len(launch.arguments) if launch else 0)
+    return [
+        *command[:at],
+        *((option, text) if option.startswith("-") else (f"{option}={text}",)),
+        *command[at:],
+    ]
+
+
+def _put_words(command: list[str], knob: OwnKnob, words: Sequence[str]) -> list[str]:
+    """Return the command with the words in the place of the word `${name}`, else of their own options, at its end."""
+    mark = f"${{{knob.name}}}"
     if mark not in command:
-        return [*command, *words]
+        kept, taken = take_out(command, list_options(knob.words.values()))
+        _, own = split_variables(knob.words[str(knob.own_value)])
+        if not has_words(taken, own):
+            return [*command, *words]
+        return command if taken and has_words(taken, words) else [*kept, *words]
     at = command.index(mark)
     return [*command[:at], *words, *command[at + 1 :]]
 

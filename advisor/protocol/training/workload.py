@@ -18,8 +18,9 @@ from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.expressions import LARGEST, evaluate
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
+from advisor.protocol.training.command_options import split_variables
 from advisor.protocol.training.own_knob_texts import TypedKnob
-from advisor.protocol.training.own_knobs import OwnKnob, find_baseline, find_place, split_variables
+from advisor.protocol.training.own_knobs import OwnKnob, find_baseline, find_place
 from advisor.protocol.training.parameter_servers import ParameterServers
 
 
@@ -106,8 +107,8 @@ class Workload(Spec):
     """Knobs of the script's own, which are searched beside the catalogue's; each may also be written in one text, as
     on the command line: `micro=1,2,4,8:exact`."""
     require: tuple[str, ...] = Field(default=(), max_length=32)
-    """What has to hold of every strategy: `micro * accumulate == 8`, over own knobs, the catalogue's, and the facts
-    world_size, nodes and gpus_per_node."""
+    """What has to hold of every strategy: `micro * accumulate == 8`, over own knobs, the catalogue's, options that the
+    command has (`--num-heads 32` is num_heads), and the facts world_size, nodes, gpus_per_node and gpu_memory_gib."""
     pattern: str = Field(default="", max_length=1000)
     """Regular expression (RE2's) that finds a step in a line of a `command`'s output, with named groups `step_time_s`
     (or `step_time_ms`, or `samples_per_s`) and perhaps `samples`, `loss`, `rank`; empty reads JSON lines."""
@@ -220,6 +221,8 @@ class DdpFacts(Message):
     """The script registered a communication hook of its own."""
     reduces_one_by_one: bool = False
     """torch's python_reducer mode is set, and the model not compiled: DDP waits for each parameter's sum by itself."""
+    built_at: str = ""
+    """The script's own line that built it, `train.py:12`; empty where nothing tells."""
 
 
 class HostRead(Message):
@@ -233,6 +236,19 @@ class HostRead(Message):
     """Reads in one optimizer step."""
     waited_s: float
     """Seconds that the host waited in them in one step."""
+
+
+class Recomputed(Message):
+    """Activations that the script computes again in its backward passes, by torch.utils.checkpoint."""
+
+    per_step: float = 0.0
+    """Calls that are computed again in one optimizer step; 0 where none was seen."""
+    seconds: float = 0.0
+    """Of one of the first steps."""
+    site: str = ""
+    """`model.py:41`: the line that calls the first of them."""
+    kept_bytes: int = 0
+    """Memory of one rank that keeping them takes more; 0 on CPUs, where nothing tells."""
 
 
 SAMPLES_PER_S, STEPS_PER_S = "samples/s", "steps/s"
@@ -271,10 +287,18 @@ class WorkloadFacts(Message):
     """Share of its device's memory that the fullest rank used at its peak; 0 where it is not known (on CPUs)."""
     batch_size_per_rank: float
     """Samples that one rank consumes per optimizer step; 0 where nothing tells how many: then steps are counted."""
+    numbers_per_step: float = 0.0
+    """Numbers in all tensors that one rank's model is given in an optimizer step; 0 where nothing tells."""
+    tells_samples: bool = False
+    """The script itself says how many samples a step has (`fleet_advisor.step`): nothing here counted them."""
     microbatches_per_step: float = 1
     """Forward passes per optimizer step (gradient accumulation)."""
     exchanges_per_step: int = 0
-    """Backward passes of one optimizer step in which DDP exchanges gradients; 0 where nothing tells."""
+    """Backward passes of one optimizer step in which DDP exchanges gradients, or FSDP reduces them; 0 where nothing
+    tells."""
+    exchanges_by: str = ""
+    """What exchanges gradients (`calls of the script's own`) where several ranks train a model that neither DDP nor
+    FSDP nor DeepSpeed up to ZeRO's stage 2 has taken: only a diagnosis times it. Else empty."""
     optimizers: tuple[str, ...] = ()
     """Class names of the optimizers that step."""
     ddp: DdpFacts = DdpFacts()
@@ -286,11 +310,16 @@ class WorkloadFacts(Message):
     shard_copies: int = 0
     """Copies of a sharded model: more than one is hybrid sharding (HSDP); 0 where nothing is sharded."""
     dataloader: dict[str, bool | int | None] | None = None
-    """num_workers, prefetch_factor and pin_memory of the training DataLoader; None without one."""
+    """num_workers, prefetch_factor and pin_memory of the training DataLoader, and whether its dataset is `iterable`;
+    None without one."""
     parameter_servers: ParameterServers | None = None
     """What a training with parameter servers tells of them; None for others."""
     host_reads: tuple[HostRead, ...] = ()
     """Lines that read values off the device, seen on rank 0 in its first steps; those that waited longest first."""
+    recomputed: Recomputed = Recomputed()
+    """Activations that are computed again, seen on rank 0 in its first steps."""
+    vain_search_s: float = 0.0
+    """Seconds a step in which DDP searched the graph for unused parameters, and no rank had any in any step; else 0."""
     ranks_apart: str = ""
     """Clause: which ranks held different parameters before anything was changed; empty where all held the same."""
     batches_per_rank: tuple[int, ...] = ()
@@ -314,10 +343,12 @@ class WorkloadFacts(Message):
     def rounds_sums(self) -> bool:
         """Whether the script's gradients may be added up in 16 bits, so that another order is another rounding.
 
-        What a hook of its own does is not known. The sum of two ranks is the same in either order.
+        What a hook of its own does is not known. The sum of two ranks is the same in either order, unless each
+        accumulated micro-batch is exchanged: put off, they are added up on each rank first.
         """
         halves = self.gradient_dtype in {"float16", "bfloat16"}
-        return self.world_size > 2 and (halves or self.ddp.own_comm_hook)
+        has_orders = self.world_size > 2 or (self.world_size == 2 and self.exchanges_per_step > 1)
+        return has_orders and (halves or self.ddp.own_comm_hook)
 
     @property
     def keeps_buckets(self) -> bool:
@@ -341,3 +372,8 @@ def count_samples(text: str, values: Mapping[str, Value]) -> int:
             f"samples_per_step {text!r} comes to {found!r}, and has to be at least 1, and at most {LARGEST:g}"
         )
     return round(found)
+
+
+def list_changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the files that ran in two versions, by their digests; a file that only one side ran tells nothing."""
+    return sorted(name for name in before.keys() & now.keys() if before[name] != now[name])

@@ -37,7 +37,7 @@ class Allotment:
         gang = self._choose(demand, groups)
         if gang and demand.is_ready:
             found = tuple(agent.id for agent in gang)
-            self.give(found)
+            self._idle.difference_update(found)
             return Place(found)
         if gang:
             self._keep(demand.job_id, gang)
@@ -49,21 +49,6 @@ class Allotment:
         for group in large:
             self._keep(demand.job_id, group)
         return Place(waits=waits)
-
-    def find_further(self, demand: Demand) -> tuple[str, ...]:
-        """Return a gang for a job that holds a session and could use another one, on nodes like those it has.
-
-        No other job waits for its agents, and it is not given away yet; empty if there is none.
-        """
-        groups = (
-            tuple(agent for agent in group if find_kind(agent.node) in demand.kinds)
-            for group in self._group(demand)
-        )
-        return tuple(agent.id for agent in self._choose(demand, groups))
-
-    def give(self, gang: Iterable[str]) -> None:
-        """Give away a gang that was found."""
-        self._idle.difference_update(gang)
 
     def _keep(self, job_id: str, agents: Iterable[Supply]) -> None:
         for agent in agents:

@@ -7,10 +7,11 @@ from advisor.errors import AdviceNotReady, InvalidRequest, NoForecast, UnknownFo
 from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export
 from advisor.protocol.answers.advice import Advice, ParetoPoint
 from advisor.protocol.answers.forecast import Forecast, WhatIf
+from advisor.protocol.answers.raced import RaceAnswer
 from advisor.protocol.nodes.testbed import read_link_rate
 from advisor.services.jobs import get_history, get_job, read_history
-from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
+from advisor.tuning.asked import Tuning
 
 
 def get_advice(work: UnitOfWork, job_id: str) -> Advice:
@@ -25,6 +26,21 @@ def get_advice(work: UnitOfWork, job_id: str) -> Advice:
             f"Job {job_id} {job.state.predicate} and has no advice. {job.state_reason}".strip()
         )
     return advice
+
+
+def get_race(work: UnitOfWork, job_id: str) -> RaceAnswer:
+    """Return what a finished job's races say of its two commands.
+
+    Raises JobNotFound, AdviceNotReady while there is no answer, and InvalidRequest for a job that is no such race.
+    """
+    # Its libraries are large, and the advice itself needs none of them.
+    from advisor.tuning.explain.raced import build_race, find_command_knob
+
+    job, advice = get_job(work, job_id), get_advice(work, job_id)
+    knob = find_command_knob(job)
+    if knob is None:
+        raise InvalidRequest(f"Job {job_id} is no race of two commands: ask for its advice.")
+    return build_race(job, read_history(work, job_id), advice, knob)
 
 
 def get_pareto(database: Database, job_id: str, now: datetime) -> tuple[ParetoPoint, ...]:

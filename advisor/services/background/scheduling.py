@@ -32,8 +32,7 @@ class Scheduler:
 
     A job whose gang could be formed once busy agents are free keeps later jobs from taking those that are idle:
     a large job is not starved by small ones. A job that asks for more agents than there are does not. Agents that
-    no job is left to wait for may join a search as a further gang of its job. Agents that were not heard of after
-    `served_since` are taken for gone.
+    were not heard of after `served_since` are taken for gone.
 
     It looks without holding anything, and writes only what has to change. It never thinks: a job whose version was
     not thought about yet keeps its place until the stock has a thought.
@@ -53,7 +52,7 @@ class Scheduler:
         """Do what can be done now; return how many gangs were formed."""
         with self._database.read() as work:
             leaving = work.agents.leaving(now + timedelta(seconds=self._timers.leave_s))
-            waiting = work.jobs.short_of_gangs()
+            waiting = work.jobs.without_session()
             known = work.agents.all() if waiting else []
         for session_id, name in leaving.items():
             self._ask_to_end(session_id, f"The allocation of {name} ends.", now)
@@ -65,7 +64,7 @@ class Scheduler:
         allotment = Allotment([_supply(agent, self._timers, now) for agent in agents.values()])
         formed = 0
         changed: list[tuple[VersionedDecision, str]] = []
-        for job, decided in self._line_up([job for job, held in waiting if not held], now):
+        for job, decided in self._line_up(waiting, now):
             place = allotment.place(_demand(job, decided, self._timers, now))
             if decided is None:
                 continue
@@ -73,18 +72,6 @@ class Scheduler:
             formed += bool(gang) and self._apply(decided, gang, now)
             if not gang and place.waits != job.state_reason:
                 changed.append((decided, place.waits))
-        for job in [job for job, held in waiting if held and job.stage is Stage.SEARCH]:
-            # The planner is asked only where there are agents for what it may say.
-            if not allotment.find_further(_demand(job, None, self._timers, now)):
-                continue
-            for _, decided in self._list_decided([job]):
-                if decided is None or not isinstance(decided.decision, Launch):
-                    continue
-                demand = _demand(job, decided, self._timers, now)
-                found = allotment.find_further(demand)
-                if self._apply(decided, [agents[agent_id] for agent_id in found], now):
-                    allotment.give(found)
-                    formed += 1
         if changed:
             self._say_waiting(changed)
         return formed
@@ -114,7 +101,7 @@ class Scheduler:
         """Do what was decided, unless something has changed since; return whether a gang was formed."""
         try:
             with self._database.begin() as work:
-                return bool(apply_decided(work, decided, gang, now))
+                return apply_decided(work, decided, gang, now)
         except LostRace:
             return False
 
@@ -156,20 +143,14 @@ def _supply(agent: Agent, timers: Timers, now: datetime) -> Supply:
 
 def _demand(job: Job, decided: VersionedDecision | None, timers: Timers, now: datetime) -> Demand:
     sessions = decided.sessions if decided else ()
-    gang = _next_gang(job, [session for session in sessions if not session.state.is_final])
-    before = [session.agents for session in sessions if session.gang == gang]
     return Demand(
         job_id=job.id,
         asked=Asked.of(job.spec),
         lasts_s=timers.assemble_s + _limit_s(job, sessions, now),
-        before=before[-1] if before else (),
+        before=sessions[-1].agents if sessions else (),
         kinds=frozenset(find_kind(node) for node in job.cluster.nodes),
         is_ready=decided is not None,
     )
-
-
-def _next_gang(job: Job, live: Sequence[Session]) -> int:
-    return min(set(range(job.spec.gangs)) - {session.gang for session in live}, default=0)
 
 
 def _limit_s(job: Job, sessions: Sequence[Session], now: datetime) -> float:
@@ -177,30 +158,22 @@ def _limit_s(job: Job, sessions: Sequence[Session], now: datetime) -> float:
     return max(0.0, min(job.spec.session_timeout_s, measure_time_left_s(job, sessions, now)))
 
 
-def apply_decided(
-    work: UnitOfWork, decided: VersionedDecision, gang: Sequence[Agent], now: datetime
-) -> frozenset[str]:
+def apply_decided(work: UnitOfWork, decided: VersionedDecision, gang: Sequence[Agent], now: datetime) -> bool:
     """Do what was decided for a job that lacks a session, if the job is still the one that was looked at.
 
-    A session is given to `gang`. Returns the ids of the agents that it took.
+    Returns whether a session was given to `gang`.
     """
-    no_agents: frozenset[str] = frozenset()
     job = work.jobs.lock(decided.job_id)
-    if job is None or job.version != decided.version:
-        return no_agents
-    live = work.sessions.live_of(job.id)
-    if len(live) != sum(not session.state.is_final for session in decided.sessions):
-        return no_agents
+    if job is None or job.version != decided.version or work.sessions.live_of(job.id) is not None:
+        return False
     if isinstance(decided.decision, Launch):
-        return _launch(work, job, decided, live, gang, now)
-    if live:
-        return no_agents
+        return _launch(work, job, decided, gang, now)
     _tell_late(work, decided, now)
     if isinstance(decided.decision, Finish) and decided.advice is not None:
         _finish(work, decided, now)
     elif isinstance(decided.decision, Fail):
         _fail(work, job, decided.decision.because, now)
-    return no_agents
+    return False
 
 
 def _tell_late(work: UnitOfWork, decided: VersionedDecision, now: datetime) -> None:
@@ -212,13 +185,12 @@ def _launch(
     work: UnitOfWork,
     job: Job,
     decided: VersionedDecision,
-    live: tuple[Session, ...],
     gang: Sequence[Agent],
     now: datetime,
-) -> frozenset[str]:
+) -> bool:
     launch = decided.decision
-    if not isinstance(launch, Launch) or len(live) >= job.spec.gangs or len(gang) != job.spec.nodes:
-        return frozenset()
+    if not isinstance(launch, Launch) or len(gang) != job.spec.nodes:
+        return False
     # They were seen before anything was locked: each has to be idle still, on the node and for the time looked at.
     locked = {agent.id: agent for agent in work.agents.lock([agent.id for agent in gang])}
     if any(
@@ -226,18 +198,15 @@ def _launch(
         or (found.session_id, found.node, found.ends_at) != (None, agent.node, agent.ends_at)
         for agent in gang
     ):
-        return frozenset()
-    # What was learned about the script stays with the nodes it was learned on: further gangs are like the first.
-    cluster = None if live else Cluster(nodes=tuple(agent.node for agent in gang))
-    generation = work.jobs.start(job.id, cluster, now)
+        return False
+    generation = work.jobs.start(job.id, Cluster(nodes=tuple(agent.node for agent in gang)), now)
     if generation is None:
-        return frozenset()
+        return False
     _tell_late(work, decided, now)
     session = Session(
         id=work.new_id(),
         job_id=job.id,
         generation=generation,
-        gang=_next_gang(job, live),
         state=SessionState.ASSEMBLING,
         because=launch.because,
         cold=launch.cold,
@@ -252,7 +221,7 @@ def _launch(
     names = ", ".join(agent.name for agent in gang)
     sentence = f"Session {generation} is assembling on {names}: {launch.because}"
     work.events.append(job.id, EventKind.SESSION, sentence, now, session_id=session.id)
-    return frozenset(locked)
+    return True
 
 
 def _finish(work: UnitOfWork, decided: VersionedDecision, now: datetime) -> None:

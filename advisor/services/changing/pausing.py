@@ -35,9 +35,9 @@ def pause_job(
     work.events.append(job_id, EventKind.JOB, sentence, now)
     work.reach(FaultPoint.JOB_PAUSED)
     work.call_scheduler()
-    for session in work.sessions.live_of(job_id):
-        if session.state is SessionState.ASSEMBLING:
-            end_session(work, session, "The job was paused.", now)
+    session = work.sessions.live_of(job_id)
+    if session is not None and session.state is SessionState.ASSEMBLING:
+        end_session(work, session, "The job was paused.", now)
     return get_job(work, job_id)
 
 

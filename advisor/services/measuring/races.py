@@ -8,7 +8,6 @@ from itertools import chain
 
 from advisor.course.races import accept_race, issue_race
 from advisor.errors import InvalidResult, LostRace, SessionNotRunning
-from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.measured.messages import NextReply, RaceReport
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Block, BlockState, RacePlan, Session, SessionState
@@ -17,17 +16,14 @@ from advisor.services.ending import end_session, tell_changes
 from advisor.services.jobs import get_job
 from advisor.services.measuring.sessions import find_leader_place
 from advisor.services.measuring.telemetry import observe_blocks
-from advisor.services.planning.decided import VersionedDecision
 from advisor.services.planning.planner_queue import PlannerQueue
-from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.members import Seat
-from advisor.tuning.decisions import EndSession, Race, Wait
+from advisor.tuning.asked import Tuning
+from advisor.tuning.decisions import Race, Wait
 
 _ATTEMPTS = 8
-_PATIENT = 3
-"""Attempts for which the job has to be the very one that the planner saw; other gangs keep changing it."""
 _MAX_STEP_S = 86_400.0
 """Seconds; no step of a training takes a day."""
 _MAX_COUNT = 1e15
@@ -69,20 +65,20 @@ def next_race(
     While a race is being run the same one is returned. Raises StaleSession, Forbidden, SessionNotRunning, and
     LostRace when the job keeps changing while the planner thinks.
     """
-    for attempt in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS):
         with database.read() as work:
             session = find_leader_place(work, session_id, agent_id, generation)
             if (answer := _known_answer(work, session)) is not None:
                 return answer
             version = work.jobs.version(session.job_id) or 0
-        decided = planner_queue.take(session.job_id, version, session_id)
+        decided = planner_queue.take(session.job_id, version)
         if isinstance(decided.decision, Wait):
             raise SessionNotRunning(decided.decision.because)
         with database.begin() as work:
             session = find_leader_place(work, session_id, agent_id, generation)
             if (answer := _known_answer(work, session)) is not None:
                 return answer
-            if not _still_holds(work, decided, patient=attempt < _PATIENT):
+            if work.jobs.version(session.job_id) != decided.version:
                 continue
             if decided.late:
                 work.events.append(session.job_id, EventKind.JOB, decided.late, now, session_id=session_id)
@@ -199,32 +195,6 @@ def _known_answer(work: UnitOfWork, session: Session) -> NextReply | None:
         return NextReply(end_because=session.reason or "The session is over.")
     arms = work.blocks.issued_in(session.id)
     return NextReply(race=RacePlan(arms=tuple(arm.plan for arm in arms))) if arms else None
-
-
-def _still_holds(work: UnitOfWork, decided: VersionedDecision, *, patient: bool) -> bool:
-    """Whether a decision may be carried out: the job has not changed since, or only by what does not touch it.
-
-    In the search of several gangs, results that came meanwhile would only have refined the suggestion, as long as
-    no other gang has taken one of its strategies up.
-    """
-    if work.jobs.version(decided.job_id) == decided.version:
-        return True
-    job, decision = get_job(work, decided.job_id), decided.decision
-    if patient or job.state.is_final or job.spec.gangs == 1:
-        return False
-    if not isinstance(decision, Race):
-        return isinstance(decision, EndSession)
-    if decision.stage is not Stage.SEARCH or job.stage is not Stage.SEARCH:
-        return False
-    measured_now = {
-        block.trial_number for block in work.blocks.of_job(job.id) if block.state is BlockState.ISSUED
-    }
-    in_hand = [
-        trial.changes
-        for trial in work.trials.of_job(job.id)
-        if trial.number not in decided.trials or trial.number in measured_now
-    ]
-    return all(arm.changes not in in_hand for arm in decision.arms if arm.changes)
 
 
 def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> RacePlan:

@@ -12,8 +12,8 @@ from advisor.protocol.measured.messages import (
     SessionEnd,
     Trouble,
 )
-from advisor.protocol.measured.trials import BlockState, Outcome, Session, SessionState
-from advisor.protocol.training.workload import WorkloadFacts
+from advisor.protocol.measured.trials import Outcome, Session, SessionState
+from advisor.protocol.training.workload import WorkloadFacts, list_changed_files
 from advisor.protocol.views import EventKind
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
@@ -63,7 +63,7 @@ def renew_session(
 
 
 def hear_hello(work: UnitOfWork, session_id: str, agent_id: str, report: HelloReport, now: datetime) -> None:
-    """Keep what the runtime saw of the script; the first session's words stand.
+    """Keep what the runtime saw of the script; the first session's words stand, and those of each other command.
 
     A session of another script than theirs is ended: it would be held against the first one's measurements. Raises
     StaleSession.
@@ -77,23 +77,26 @@ def hear_hello(work: UnitOfWork, session_id: str, agent_id: str, report: HelloRe
             f"The script is another one than this job began with: {names} changed. Put back what it was and continue "
             "the job, or start another one: advisor tune --new."
         )
-        # Whatever its other gangs have measured: theirs was the script of before.
-        _note_trouble(work, session, Trouble(code="script_changed", sentence=sentence), now, of_job=True)
+        _note_trouble(work, session, Trouble(code="script_changed", sentence=sentence), now)
         end_session(work, session, sentence, now, outcome=None)
         return
     # A session launched with cold changes does not show the script as it stands.
-    if not session.cold and work.jobs.learn(session.job_id, report.facts, report.baseline, report.refusals):
+    if session.cold:
+        work.sessions.learn(session.id, report.facts)
+    elif work.jobs.learn(session.job_id, report.facts, report.baseline, report.refusals):
         work.reach(FaultPoint.SCRIPT_SEEN)
         sentence = _describe_facts(report.facts)
         work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session_id)
 
 
 def _find_changed_files(work: UnitOfWork, session: Session, facts: WorkloadFacts) -> list[str]:
-    """Files of the script that the job's first session ran in another version; a file that only one of them ran tells
-    nothing."""
-    first = get_job(work, session.job_id).facts
-    before = first.sources if first is not None else {}
-    return sorted(name for name, digest in facts.sources.items() if before.get(name, digest) != digest)
+    """Files of the script that the first session of the same command ran in another version."""
+    job = get_job(work, session.job_id)
+    first = job.facts
+    if any(knob.is_command and knob.name in session.cold for knob in job.spec.workload.own):
+        alike = (one.facts for one in work.sessions.of_job(job.id) if one.cold == session.cold)
+        first = next((one for one in alike if one is not None), None)
+    return list_changed_files(first.sources, facts.sources) if first is not None else []
 
 
 def _describe_facts(facts: WorkloadFacts) -> str:
@@ -176,26 +179,16 @@ def _start_if_complete(work: UnitOfWork, session: Session, now: datetime) -> Non
         work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session.id)
 
 
-def _note_trouble(
-    work: UnitOfWork, session: Session, trouble: Trouble, now: datetime, *, of_job: bool = False
-) -> None:
+def _note_trouble(work: UnitOfWork, session: Session, trouble: Trouble, now: datetime) -> None:
     job = get_job(work, session.job_id)
     if trouble.code == LAUNCH_FAILED and job.facts is not None:
         # It was seen to train. A node whose command is silent cannot know, and how the session ended tells more.
         return
-    of_job = of_job or trouble.code == LAUNCH_FAILED or job.spec.gangs == 1
-    fatal = trouble.fatal and (of_job or not _is_measured_elsewhere(work, session))
-    if work.sessions.note_trouble(session.id, session.generation, trouble.code, trouble.sentence, fatal):
+    if work.sessions.note_trouble(
+        session.id, session.generation, trouble.code, trouble.sentence, trouble.fatal
+    ):
         work.reach(FaultPoint.TROUBLE_NOTED)
         work.events.append(session.job_id, EventKind.SESSION, trouble.sentence, now, session_id=session.id)
-
-
-def _is_measured_elsewhere(work: UnitOfWork, session: Session) -> bool:
-    """Whether another session of the job has measured blocks: what ails this one is then not the script itself."""
-    return any(
-        block.session_id != session.id and block.state is BlockState.DONE
-        for block in work.blocks.of_job(session.job_id)
-    )
 
 
 def _leave(

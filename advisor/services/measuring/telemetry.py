@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 
+from advisor.protocol.answers.energy import Window
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag, SessionTelemetry, TelemetrySample
 from advisor.protocol.measured.trials import Block, Session
@@ -53,13 +54,26 @@ def observe_blocks(work: UnitOfWork, created_at: datetime, blocks: Sequence[Bloc
 
     The arms of a race are measured over the same time, so that each race's samples are read once.
     """
-    for (start, end), arms in groupby(blocks, lambda block: (block.issued_at, block.finished_at)):
+    for (start, end), group in groupby(blocks, lambda block: (block.issued_at, block.finished_at)):
         if end is None:
             continue
+        arms = [*group]
         start_s, end_s = _offset_s(created_at, start), _offset_s(created_at, end)
         if points := work.telemetry.between(blocks[0].session_id, start_s, end_s):
             ids = [arm.id for arm in arms]
-            work.blocks.set_telemetry(ids, measure_utilisation(points), summarise_nodes(points))
+            timed = _find_timed(arms, end_s)
+            work.blocks.set_telemetry(ids, measure_utilisation(points), summarise_nodes(points, timed))
+
+
+def _find_timed(arms: Sequence[Block], end_s: float) -> Window | None:
+    """When a strategy was timed that had its race, which then ended, to itself.
+
+    Arms of one race change faster than samples come, and after a calibration the steps were not timed last.
+    """
+    [block, *others] = arms
+    if others or block.summary is None or block.plan.rules.calibrate or block.plan.rules.ceiling:
+        return None
+    return end_s - block.summary.steady_steps * block.summary.median_step_time_s, end_s
 
 
 def read_series(work: UnitOfWork, job_id: str) -> SessionTelemetry:

@@ -21,9 +21,9 @@ from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches, Sessio
 from advisor.protocol.views import EventFacts, EventKind
 from advisor.services.jobs import get_job, read_history
 from advisor.services.timers import Timers
-from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
+from advisor.tuning.asked import Tuning
 from advisor.tuning.decisions import Decision, EndSession, Fail, Finish
 from advisor.tuning.space.similarity import choose_earlier, choose_earlier_launches
 
@@ -80,8 +80,6 @@ class VersionedDecision:
     version: int
     """The job's, when the decision was made."""
     sessions: tuple[Session, ...]
-    trials: frozenset[int]
-    """Numbers of the trials that were known."""
     decision: Decision
     advice: Advice | None = None
     """The advice, when the decision is to finish."""
@@ -89,6 +87,11 @@ class VersionedDecision:
     """A sentence when the planner took too long or raised, so that this is the simpler decision."""
     took_s: float = 0.0
     """What the planner needed for it, in seconds."""
+
+    @property
+    def is_for_session(self) -> bool:
+        """Whether the job held a session, which asks for it."""
+        return any(not session.state.is_final for session in self.sessions)
 
 
 Look = Callable[[], VersionedDecision | Choice]
@@ -100,15 +103,12 @@ def think(
     tuning: Tuning,
     job_id: str,
     now: datetime,
-    session_id: str | None = None,
     timers: Timers = Timers(),
     overdue: Overdue | None = None,
 ) -> VersionedDecision:
-    """Ask the planner what comes next for a session, or without one for the job; `overdue` is one for all calls."""
+    """Ask the planner what comes next for a job; `overdue` is one for all calls."""
     spent = {} if overdue is None else overdue
-    return settle(
-        database, lambda: look(database, tuning, job_id, now, session_id, timers.think_s, spent), now
-    )
+    return settle(database, lambda: look(database, tuning, job_id, now, timers.think_s, spent), now)
 
 
 def settle(database: Database, look: Look, now: datetime) -> VersionedDecision:
@@ -123,7 +123,6 @@ def look(
     tuning: Tuning,
     job_id: str,
     now: datetime,
-    session_id: str | None,
     limit_s: float,
     overdue: Overdue,
 ) -> VersionedDecision | Choice:
@@ -145,7 +144,6 @@ def look(
         job_id,
         job.version,
         history.sessions,
-        frozenset(trial.number for trial in history.trials),
         EndSession(job.stage, "The job was paused."),
     )
     if job.state is JobState.PAUSED:
@@ -154,7 +152,7 @@ def look(
     late, began_s = "", time.perf_counter()
     try:
         decision, late = _plan_in_time(
-            job_id, overdue, lambda quick: tuning.plan(job, history, now, session_id, quick=quick), limit_s
+            job_id, overdue, lambda quick: tuning.plan(job, history, now, quick=quick), limit_s
         )
         if trouble and not live and not isinstance(decision, Finish):
             decision = Fail(trouble)

@@ -38,11 +38,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Question:
-    """A job, and the session that what comes next is asked for; None where the job itself asks."""
+    """What comes next for a job?"""
 
     job_id: str
     now: datetime
-    session_id: str | None
 
 
 class PlannerProcesses:
@@ -155,19 +154,17 @@ def serve_decisions(pipe: Connection) -> None:
     from advisor.logs import configure_logs
     from advisor.services.planning.decided import Overdue, look
     from advisor.storage import Database
-    from advisor.tuning.asked import PlannerTuning
+    from advisor.tuning.asked import Tuning
 
     setting: Setting = pipe.recv()
     configure_logs(setting.log_format, sys.stderr)
-    tuning, overdue = PlannerTuning(), Overdue()
+    tuning, overdue = Tuning(), Overdue()
     database = Database(setting.database_url, _make_no_id)
     while True:
         asked: Question = pipe.recv()
         answer: VersionedDecision | Choice | Exception
         try:
-            answer = look(
-                database, tuning, asked.job_id, asked.now, asked.session_id, setting.limit_s, overdue
-            )
+            answer = look(database, tuning, asked.job_id, asked.now, setting.limit_s, overdue)
         except AdvisorError as error:
             answer = error
         except Exception as error:

@@ -6,14 +6,12 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Text,
     bindparam,
     case,
     delete,
     func,
     insert,
     select,
-    type_coerce,
     update,
 )
 from sqlalchemy.orm import InstrumentedAttribute
@@ -89,22 +87,12 @@ class Jobs:
         found = read_each(self._connection, query, JobRow.id, lambda row: (row.serial, _job(row)), most + 1)
         return Part(found, most)
 
-    def short_of_gangs(self) -> list[tuple[Job, int]]:
-        """Return the queued and running jobs that hold fewer sessions than they have gangs, with how many they hold.
+    def without_session(self) -> list[Job]:
+        """Return the queued and running jobs that hold no session, the oldest first."""
+        return read_each(self._connection, _WITHOUT_SESSION, JobRow.id, _job)
 
-        The oldest comes first.
-        """
-        found = read_each(
-            self._connection, _SHORT_OF_GANGS, JobRow.id, lambda row: (_job(row), int(row.held))
-        )
-        return [(job, count) for job, count in found if count < job.spec.gangs]
-
-    def start(self, job_id: str, cluster: Cluster | None, now: datetime) -> int | None:
-        """Make the job running; return its next generation, None when it may not run.
-
-        `cluster` are the nodes of its gang; None leaves those it has, when another gang joins it.
-        """
-        changes: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
+    def start(self, job_id: str, cluster: Cluster, now: datetime) -> int | None:
+        """Make the job running on the nodes of its gang; return its next generation, None when it may not run."""
         query = (
             update(JobRow)
             .where(JobRow.id == job_id, JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]))
@@ -113,7 +101,7 @@ class Jobs:
                 state_reason="",
                 generation=JobRow.generation + 1,
                 started_at=case((JobRow.started_at.is_(None), now), else_=JobRow.started_at),
-                **changes,
+                cluster=cluster,
             )
             .returning(JobRow.generation)
         )
@@ -271,17 +259,12 @@ class Jobs:
         )
 
 
-_MAY_HAVE_GANGS = type_coerce(JobRow.spec, Text).not_like('%"gangs":1,%')
-"""Of a job that has its one gang nothing more is read: specifications are long. (Within a text quotes are escaped.)"""
-_HELD = (
-    select(func.count())
-    .select_from(SessionRow)
-    .where(SessionRow.job_id == JobRow.id, SessionRow.state.in_(LIVE_SESSIONS))
-    .scalar_subquery()
-)
-_SHORT_OF_GANGS = (
-    select(JobRow, _HELD.label("held"))
-    .where(JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]), (_HELD == 0) | _MAY_HAVE_GANGS)
+_WITHOUT_SESSION = (
+    select(JobRow)
+    .where(
+        JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]),
+        ~select(1).where(SessionRow.job_id == JobRow.id, SessionRow.state.in_(LIVE_SESSIONS)).exists(),
+    )
     .order_by(JobRow.serial)
 )
 _SET_STAGE = (

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select,
 
 from advisor.protocol.measured.messages import LAUNCH_FAILED, MemberState
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.storage.columns import AnyRow
 from advisor.storage.page_sizes import Part, count_fitting
 from advisor.storage.tables import LIVE_SESSIONS, AgentRow, JobRow, MemberRow, SessionRow
@@ -23,7 +24,7 @@ class Sessions:
         self._connection, self._left = connection, left
 
     def add(self, session: Session) -> None:
-        """Store a new session; a unique index refuses a second live one of the same gang of a job."""
+        """Store a new session; a unique index refuses a second live one of a job."""
         stored = set(Session.model_fields) - {"agents"}
         self._connection.execute(insert(SessionRow).values({name: getattr(session, name) for name in stored}))
 
@@ -39,9 +40,9 @@ class Sessions:
         query = select(SessionRow.generation).where(SessionRow.id == session_id)
         return self._connection.execute(query).scalar_one()
 
-    def live_of(self, job_id: str) -> tuple[Session, ...]:
-        """Return the sessions that the job holds, one for each gang that works, oldest first."""
-        return tuple(session for session in self.of_job(job_id) if not session.state.is_final)
+    def live_of(self, job_id: str) -> Session | None:
+        """Return the session that the job holds."""
+        return next((session for session in self.of_job(job_id) if not session.state.is_final), None)
 
     def of_job(self, job_id: str) -> tuple[Session, ...]:
         """Return all sessions of a job, oldest first."""
@@ -76,6 +77,11 @@ class Sessions:
             .values(rendezvous=rendezvous)
         )
         return self._connection.execute(query).rowcount == 1
+
+    def learn(self, session_id: str, facts: WorkloadFacts) -> None:
+        """Keep what the runtime saw of the script in this launch; what it said first stands."""
+        query = update(SessionRow).where(SessionRow.id == session_id, SessionRow.facts.is_(None))
+        self._connection.execute(query.values(facts=facts))
 
     def start(self, session_id: str, generation: int, now: datetime) -> bool:
         """Make an assembled gang's session running; refused while a member prepares or has gone."""

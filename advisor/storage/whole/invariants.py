@@ -70,12 +70,12 @@ def _name(blocks: list[str]) -> str:
 
 
 RULES: tuple[tuple[str, Select[Any]], ...] = (
-    # At most one live session for each gang of a job, and one place for each agent.
+    # At most one live session for each job, and one place for each agent.
     (
-        "Gangs hold more than one live session",
+        "Jobs hold more than one live session",
         select(SessionRow.job_id)
         .where(SessionRow.state.not_in(FINAL_SESSIONS))
-        .group_by(SessionRow.job_id, SessionRow.gang)
+        .group_by(SessionRow.job_id)
         .having(func.count() > 1),
     ),
     (

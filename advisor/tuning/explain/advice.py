@@ -14,6 +14,7 @@ from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose, Trial
+from advisor.tuning.decisions import Over
 from advisor.tuning.explain.beyond_knobs import list_uneven_parts, list_warnings, say_apart
 from advisor.tuning.explain.cases import (
     Case,
@@ -26,7 +27,7 @@ from advisor.tuning.explain.cases import (
     measure_total,
     prove,
 )
-from advisor.tuning.explain.diagnosis import diagnose, measure_host_cores
+from advisor.tuning.explain.diagnosis import diagnose, measure_host_cores, say_reach
 from advisor.tuning.explain.forecast import list_forecasts
 from advisor.tuning.explain.headline import Grounds, say_headline
 from advisor.tuning.explain.knob_effects import list_evidence, list_left
@@ -41,8 +42,8 @@ from advisor.tuning.history.scores import Score
 from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.measure.stragglers import flag_nodes
-from advisor.tuning.measure.utilisation import say_taken
-from advisor.tuning.search.search import SearchOver, next_strategies
+from advisor.tuning.measure.utilisation import measure_joules, say_taken
+from advisor.tuning.search.search import next_strategies
 from advisor.tuning.search.state import SURELY, SearchState, find_nearest_below, look
 from advisor.tuning.space.composition import list_own_values
 from advisor.tuning.space.rungs import CAVEATS, caveat_of
@@ -117,6 +118,9 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         baseline_samples_per_s=rate,
         strategy_samples_per_s=rate * chosen.gain.ratio if chosen and chosen.gain else rate,
         rate_unit=job.rate_unit,
+        price_per_hour=job.spec.price_per_hour,
+        joules_before=measure_joules(before, job.spec.nodes),
+        joules_after=measure_joules(after if chosen else (), job.spec.nodes),
         reasons=explain_changes(
             changes,
             job.catalogue,
@@ -161,8 +165,8 @@ def _say_why_search_ended(record: Record) -> str:
         return ""
     state = look(search_as_it_ended(record))
     found = next_strategies(state, 1) if state is not None else []
-    if isinstance(found, SearchOver) or state is None:
-        return found.because if isinstance(found, SearchOver) else ""
+    if isinstance(found, Over) or state is None:
+        return found.because if isinstance(found, Over) else ""
     is_spent = limit_new_s(state.record) - state.record.spent_s < record.job.spec.measurement.block_s
     return "The budget ended before the search did." if is_spent else ""
 
@@ -173,7 +177,8 @@ def _diagnose(
     job = record.job
     ranks_a_node = job.facts.local_world_size if job.facts else 1
     flags = flag_nodes([*before, *after], record.sessions, ranks_a_node, job.cluster)
-    return diagnose(before, space, after).model_copy(update={"flags": flags})
+    told = {"flags": flags, "limits": say_reach(record.baseline_blocks, job.facts)}
+    return diagnose(before, space, after).model_copy(update=told)
 
 
 def _say_certificate(chosen: Case | None) -> str:
@@ -190,6 +195,7 @@ def _find_grounds(
     tried = record.trials_for(Purpose.CONFIRM) if job.spec.verify else searched
     given_up = sum(trial.outcome is Outcome.PRUNED for trial in searched)
     fallen = [t for t in record.trials_for(Purpose.CONFIRM) if t.changes and record.has_failed(t)]
+    dead = _say_dead(record) if job.spec.verify and not any(t.changes for t in tried) else ()
     no_knob = case is None and space is not None and space.is_empty
     all_slower = case is None and bool(searched) and given_up == len(searched)
     nearest = find_nearest_below(state) if state is not None and case is None else None
@@ -209,11 +215,12 @@ def _find_grounds(
         is_check=bool(job.spec.verify),
         no_knob=no_knob,
         unrepeated=say_unrepeated(record.baseline_blocks) or "",
-        tried=len(tried),
+        tried=len(dead or tried),
         searched=_spread(nearest[1]) if nearest else None,
         nearest=nearest[0].changes if nearest else Changes(),
         given_up=given_up,
-        failed=tuple(t.outcome.words for t in tried if t.outcome and t.outcome.is_configurations_fault),
+        failed=dead
+        or tuple(t.outcome.words for t in tried if t.outcome and t.outcome.is_configurations_fault),
         others=judge_others(record, case.trial.changes) if case and not job.spec.verify else None,
         ended_by=_ENDED_BY.get(job.state) or _say_what_ended(record),
         fallen=f"{fallen[0].changes.describe()} {fallen[0].outcome.words}"
@@ -227,6 +234,16 @@ def _find_grounds(
         load=say_taken(block.telemetry for block in record.baseline_blocks),
         where=job.spec.testbed.describe() if job.spec.testbed else "",
     )
+
+
+def _say_dead(record: Record) -> tuple[str, ...]:
+    """What became of the strategy to verify whose launches died before their race, so that no trial tells of it."""
+    if not record.has_killed_a_launch(record.job.spec.verify):
+        return ()
+    cold = record.required_cold(record.job.spec.verify)
+    died = [s for s in record.sessions if s.cold == cold and s.outcome is not None]
+    words = died[-1].outcome.words if died[-1].outcome else ""
+    return (f"{words} at its launch: {died[-1].reason}".removesuffix(".").removesuffix(": "),)
 
 
 def _spread(score: Score) -> Interval:
@@ -265,6 +282,8 @@ def _estimate_more_s(record: Record, case: Case) -> float | None:
         return None
     least = math.log1p(record.job.spec.min_gain)
     apart = max(abs(found.mean - (0.0 if found.mean > least else least)), least)
+    if apart == 0.0:  # No time tells what is exactly alike from what brings anything at all.
+        return None
     times = ((found.high - found.low) / 2.0 / apart) ** 2
     launches = max(2.0, math.ceil(len(case.confirmation.launches) * (times - 1.0)))
     return min(_MOST_MORE_S, launches * plan_verdict(record).launch_s)

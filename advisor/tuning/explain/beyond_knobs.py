@@ -1,6 +1,8 @@
 """What no knob can mend (waits for the device, uneven data, network, storage), and what is odd about the script."""
 
 from advisor.protocol.answers.advice import Diagnosis
+from advisor.protocol.answers.found_between_ranks import say_exchanges
+from advisor.protocol.answers.parts import PARTS
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.loading import DALI
 from advisor.protocol.measured.results import Phases
@@ -33,6 +35,7 @@ def list_beyond_knobs(
     """
     return [
         *_describe_reducer(job.facts),
+        *_describe_accumulation(job.facts),
         *_describe_phases(diagnosis, after, _advise_on_reading(job.facts, chosen, host_cores)),
         *_describe_reads(job.facts),
         *_describe_tables(job),
@@ -56,43 +59,19 @@ def _describe_phases(diagnosis: Diagnosis, after: Phases, on_reading: str) -> li
     total = after.total_s()
     if total <= 0:
         return []
-    left, called = after.exposed_comm_s or 0.0, after.collectives_s
+    left = after.exposed_comm_s or 0.0
     steps = []
-    if left / total >= 0.15:
+    if left / total >= _STALLING:
         steps.append(
             f"{left * 1e3:.1f} ms of each {total * 1e3:.1f} ms step is still exposed communication: faster links, or a "
             "larger batch per rank, would help where knobs no longer do."
         )
-    if after.buffers_s / total >= _STALLING:
-        steps.append(
-            f"{after.buffers_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step is the broadcast of the model's buffers "
-            "before every forward: broadcast_buffers=False leaves it out, where each rank may keep its own (batch "
-            "norm's running statistics, which rank 0 has anyway as it has them now); so does keeping constants out of "
-            "the module's buffers."
-        )
-    if called / total >= _STALLING:
-        steps.append(
-            f"{called * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are collectives beside the reduction of "
-            "gradients: call them less often, on less data, or with async_op=True and wait for them later."
-        )
-    if after.own_code_s / total >= _STALLING:
-        steps.append(
-            f"{after.own_code_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are the script's own code between the "
-            "phases (loss, clipping, logging, averages of weights): do it less often, or faster."
-        )
-    if after.evaluation_s / total >= _STALLING:
-        steps.append(
-            f"Evaluating and saving take {after.evaluation_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step, spread "
-            "over all steps: do it less often."
-        )
+    for words in PARTS.values():
+        if (spent := getattr(after, words.part)) / total >= _STALLING:
+            steps.append(f"{words.say(spent, f'of each {total * 1e3:.1f} ms step')} {words.advise()}")
     if after.data_wait_s / total >= 0.05:
         steps.append(
             f"{after.data_wait_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step waits for data: {on_reading}."
-        )
-    if after.stalls_s / total >= _STALLING:
-        steps.append(
-            f"{after.stalls_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are stalls: some steps take several "
-            "times the usual one. Look for other load, or more processes and threads than cores."
         )
     if diagnosis.bound == "compute":
         steps.append(
@@ -132,6 +111,14 @@ def _describe_reducer(facts: WorkloadFacts | None) -> list[str]:
         "torch._dynamo.config.optimize_ddp is 'python_reducer', and the model is not compiled: DDP then sums each "
         "parameter's gradient by itself and waits for it. Take that setting out, and buckets and overlap come back."
     ]
+
+
+def _describe_accumulation(facts: WorkloadFacts | None) -> list[str]:
+    """Say that a sharded model reduces every micro-batch's gradients: DDP has a knob that puts that off."""
+    if facts is None or not facts.sharding or (told := say_exchanges(facts)) is None:
+        return []
+    seen, remedy = told
+    return [f"{seen[0].upper()}{seen[1:]}: {remedy}."]
 
 
 def _describe_reads(facts: WorkloadFacts | None) -> list[str]:

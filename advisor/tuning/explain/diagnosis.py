@@ -1,15 +1,19 @@
 """What bounds a step: the part of its account that takes most of it, and what that rules out."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, median
 
 from advisor.protocol.answers.advice import Diagnosis, Finding
 from advisor.protocol.answers.late_rank import OFTEN, SAVE_LESS, describe_late, say_saving
+from advisor.protocol.answers.limits import find_limits, say_limits
+from advisor.protocol.answers.parts import PARTS, Words
 from advisor.protocol.gains import spell_share
 from advisor.protocol.kinds import Part
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.measured.results import LateRank, Phases
 from advisor.protocol.measured.trials import Block
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.tuning.measure.phases import (
     computing_s,
     find_late,
@@ -45,17 +49,29 @@ _ACTS_ON: Mapping[str, Callable[[Knob], bool]] = {
     "launch": lambda knob: knob.name in _LAUNCHING,
     "garbage": lambda knob: knob.name == "num_iteration_per_drop_scope",
 }
-_GROUPS = {
-    "data_wait_s": "input",
-    "forward_s": "compute",
-    "backward_s": "compute",
-    "optimizer_s": "compute",
-    "own_code_s": "own_code",
-    "evaluation_s": "evaluation",
-    "garbage_s": "garbage",
-    "stalls_s": "stalls",
+_WORDS = {
+    "communication": Words(
+        "exposed_comm_s",
+        "the reduction of gradients that computation does not hide",
+        "what the knobs cannot hide only faster links shorten",
+    ),
+    "input": Words(
+        "data_wait_s",
+        "waiting for data",
+        "a faster reader helps more than any other knob here; where its workers are not enough, only faster storage or "
+        "data prepared beforehand are",
+    ),
+    "compute": Words(
+        "",
+        "computation (forward, backward and optimizer)",
+        "past what the knobs bring only faster devices or a cheaper model help",
+    ),
+    **PARTS,
 }
-"""What a late rank's part belongs to."""
+_GROUPS = {words.part: bound for bound, words in _WORDS.items()}
+"""What a part belongs to; those that are not named are computation."""
+_THE_SCRIPTS = ("own_code", "evaluation")
+"""What only the script's own lines change: fewer threads end stalls, a sharded model's knobs shorten collectives."""
 _WIRE = ("communication", "buffers", "collectives")
 _ALWAYS = frozenset({"communication", "compute", "input", "own_code", "straggler"})
 """Findings that are told however small they are."""
@@ -116,25 +132,27 @@ def diagnose(blocks: Sequence[Block], space: Space | None = None, after: Sequenc
     )
 
 
+def say_reach(blocks: Sequence[Block], facts: WorkloadFacts | None) -> str:
+    """Return the line of `advisor diagnose` on devices and links, of the block that measured them; "" without one."""
+    measured = [
+        b.result for b in blocks if b.result and b.result.calibration and b.result.calibration.ceiling
+    ]
+    if not measured or facts is None:
+        return ""
+    # Against the account that all blocks give: the one that measured the devices is a few steps long.
+    return say_limits(find_limits(replace(measured[0], phases=pool_phases(blocks)), facts))
+
+
 def _list_seconds(phases: Phases, late: LateRank | None) -> dict[str, float]:
     """What may bound the step, with its seconds: no second twice. What the others wait for a late rank is taken from
     what it does meanwhile."""
-    seconds = {
-        "input": phases.data_wait_s,
-        "own_code": phases.own_code_s,
-        "evaluation": phases.evaluation_s,
-        "garbage": phases.garbage_s,
-        "stalls": phases.stalls_s,
-        "buffers": phases.buffers_s,
-        "collectives": phases.collectives_s,
-        "waiting": phases.wait_s,
-    }
+    seconds = {name: getattr(phases, _WORDS[name].part) for name in ("input", *PARTS)}
     if phases.exposed_comm_s is not None:
         known = {"communication": phases.exposed_comm_s, "compute": computing_s(phases), "straggler": 0.0}
         seconds |= known
     if late is not None:
         seconds["straggler"] = late.waited_s
-        group = _GROUPS[late.part]
+        group = _GROUPS.get(late.part, "compute")
         if group in seconds:
             seconds[group] -= late.waited_s
     return seconds
@@ -162,66 +180,14 @@ def _say(bound: str, phases: Phases, late: LateRank | None, holds: bool, saves: 
             if late
             else f"No rank keeps the others waiting in every step {of_step}."
         )
-    spent, what, remedy = {
-        "communication": (
-            phases.exposed_comm_s or 0.0,
-            "the reduction of gradients that computation does not hide",
-            "What the knobs cannot hide only faster links shorten.",
-        ),
-        "buffers": (
-            phases.buffers_s,
-            "the broadcast of the model's buffers, which DistributedDataParallel sends from rank 0 before every "
-            "forward",
-            "broadcast_buffers=False leaves it out, and trains the same where no buffer changes in training; so does "
-            "keeping constants out of the module's buffers.",
-        ),
-        "collectives": (
-            phases.collectives_s,
-            "collectives beside the reduction of gradients: the script's own, its layers' or a sharded model's",
-            "No knob changes them: fewer, smaller or later ones (async_op=True) do, or faster links.",
-        ),
-        "waiting": (
-            phases.wait_s,
-            "waiting for other ranks, now for one and now for another",
-            "Uneven batches, other load on the nodes, or more processes and threads than cores are the usual causes.",
-        ),
-        "input": (
-            phases.data_wait_s,
-            "waiting for data",
-            "A faster reader helps more than any other knob here; where its workers are not enough, only faster "
-            "storage or data prepared beforehand are.",
-        ),
-        "compute": (
-            computing_s(phases),
-            "computation (forward, backward and optimizer)",
-            "Past what the knobs bring only faster devices or a cheaper model help.",
-        ),
-        "own_code": (
-            phases.own_code_s,
-            "the script's own code between the phases: loss, clipping, logging, averages of weights",
-            "No knob changes it: do it less often, or faster.",
-        ),
-        "evaluation": (
-            phases.evaluation_s,
-            "evaluating and saving, spread over all steps",
-            "No knob changes it: do it less often, or on a part of the data.",
-        ),
-        "garbage": (
-            phases.garbage_s,
-            "full collections of Python's garbage",
-            "Collecting less often helps (num_iteration_per_drop_scope).",
-        ),
-        "stalls": (
-            phases.stalls_s,
-            "stalls: computing takes several times as long in some steps"
-            + (f" ({say_saving(saves)})" if saves >= OFTEN else ""),
-            f"{SAVE_LESS[0].upper()}{SAVE_LESS[1:]}."
-            if saves >= OFTEN
-            else "Look for other load, or more processes and threads than cores.",
-        ),
-    }[bound]  # fmt: skip
-    sentence = f"{_ms(spent)} {of_step} is {what}."
-    return f"{sentence} {remedy}" if holds else sentence
+    words = _WORDS[bound]
+    if bound == "stalls" and saves >= OFTEN:
+        words = replace(words, what=f"{words.what} ({say_saving(saves)})", remedy=SAVE_LESS)
+    spent = computing_s(phases) if bound == "compute" else getattr(phases, words.part) or 0.0
+    sentence = words.say(spent, of_step)
+    if not holds:
+        return sentence
+    return f"{sentence} {'No knob changes that. ' if bound in _THE_SCRIPTS else ''}{words.advise()}"
 
 
 def _find_launch(phases: Phases, blocks: Sequence[Block], space: Space | None) -> Finding | None:
@@ -234,7 +200,8 @@ def _find_launch(phases: Phases, blocks: Sequence[Block], space: Space | None) -
     busy, total = measure_busy(blocks), phases.total_s()
     if busy is None:
         return None
-    known_s = phases.data_wait_s + phases.own_code_s + phases.evaluation_s + phases.garbage_s
+    known_s = phases.data_wait_s + phases.own_code_s + phases.evaluation_s
+    known_s += phases.garbage_s + phases.compiling_s
     idle = max(0.0, 1.0 - busy - known_s / total)
     cores = measure_host_cores(blocks, space)
     evidence = f"The devices ran no kernel for {spell_share(1 - busy)} of the time"

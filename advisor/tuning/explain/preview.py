@@ -7,10 +7,10 @@ from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
 from advisor.protocol.asked.jobs import Job, JobSpec
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Place
+from advisor.protocol.knobs.combinations import say_too_many
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
 from advisor.protocol.measured.trials import JobHistory
-from advisor.protocol.training.combinations import say_too_many
 from advisor.tuning.history.budget import UNTIMED, limit_new_s, plan_verdict
 from advisor.tuning.history.record import Record
 from advisor.tuning.space.space import FROZEN, NOT_ASKED_FOR
@@ -81,12 +81,12 @@ def _count_that_fit(record: Record) -> int:
     arm_s = UNTIMED * spec.measurement.block_s
     each_s = arm_s + record.startup_s if record.switches_at_launch else arm_s * (1 + 1 / _ARMS_A_BASELINE)
     left_s = limit_new_s(record) - record.startup_s
-    return max(0, int(spec.gangs * left_s / each_s))
+    return max(0, int(left_s / each_s))
 
 
 def _list_unknown(spec: JobSpec, knobs: list[PlannedKnob], smallest: float | None) -> tuple[str, ...]:
     budget = spec.budget
-    too_many = say_too_many(spec.workload, budget.max_seconds, budget.max_trials)
+    too_many = say_too_many(spec.workload, budget.max_seconds, budget.max_trials, spec.freeze)
     found = [too_many] if too_many else []
     if knobs:
         found.append("Which of these knobs can matter for the script is known after its first launch.")
@@ -99,10 +99,8 @@ def _list_unknown(spec: JobSpec, knobs: list[PlannedKnob], smallest: float | Non
             "measures that, and an event of the job says it before the search begins."
         )
     if spec.budget.max_device_hours is None:
-        hours = spec.budget.max_seconds * spec.gangs / 3600.0
+        hours = spec.budget.max_seconds / 3600.0
         found.append(
             f"Device-hours are known once the nodes are: each device of a gang is held for at most {hours:.2g} hours."
-            if spec.gangs == 1
-            else f"Device-hours are known once the nodes are: at most {hours:.2g} hours times a gang's devices."
         )
     return tuple(found)

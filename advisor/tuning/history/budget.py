@@ -71,7 +71,8 @@ def plan_verdict(record: Record) -> Reserve:
 
     fixed_s = overhead_s + 2.0 * step_s * (wanted.warmup_steps + 4)
     lead = _find_lead(record) if began is not None else 0.0
-    plan = _plan(longest, fixed_s, available_s, record.job.spec.min_gain, lead, believe_luck(record, {}))
+    spec, luck = record.job.spec, believe_luck(record, {})
+    plan = _plan(longest, fixed_s, available_s, spec.min_gain, lead, luck, spec.error)
     if plan.launches < 2:
         # Too little for two races that tell much: two short ones are tried all the same.
         race_s = max(available_s / 2.0 - fixed_s, 2.0 * _FEWEST_STEPS * step_s)
@@ -87,11 +88,12 @@ def _plan(
     min_gain: float,
     lead: float,
     luck: Luck,
+    alpha: float,
 ) -> ConfirmationPlan:
     """The plan for the noise of these steps; kept, because one decision asks for it several times."""
     error_of = forecast_errors(step_time_s, SEGMENT_STEPS)
     return plan_confirmation(
-        lambda race_s: error_of(race_s / UNTIMED), fixed_s, available_s, min_gain, lead, luck
+        lambda race_s: error_of(race_s / UNTIMED), fixed_s, available_s, min_gain, lead, luck, alpha
     )
 
 

@@ -35,6 +35,8 @@ _MOST_SLOW = 0.1
 """Share of the races with a setting that may be slow all the same: neighbours hit anybody for a moment."""
 _SLOW_WITHOUT = 0.5
 """Share of the strategies without a setting that are slow with the baseline where the setting is what ends the mood."""
+_LUCK = 0.1
+"""Chance of a remedy's luck from which on it is not told."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class _Remedy:
     """Races with it."""
     slow: int
     """Those in which it was slow."""
+    luck: float
+    """Chance that all those beside the slow baseline are fast where it changes nothing."""
 
 
 def ends_slow_mood(record: Record, changes: Mapping[str, Value]) -> bool:
@@ -90,6 +94,7 @@ def find_moods(record: Record) -> Moods | None:
     border, spells, (slow_parts, fast_parts) = parted.border, parted.spells, parted.parts
     slow, fast = _tell(record, spells[0], slow_parts), _tell(record, spells[1], fast_parts)
     remedy = _find_remedy(record, (slow_parts, fast_parts), border)
+    remedy = remedy if remedy and remedy.luck <= _LUCK else None
     cause, told = _find_cause(record, (slow_parts, fast_parts), (slow, fast), remedy)
     crowd = find_crowd(record.job.facts, record.job.cluster)
     likely = crowd.remedy if crowd and cause is MoodCause.THREADS else ""
@@ -207,7 +212,9 @@ def _find_remedy(
         if fmean(with_it) > _MOST_SLOW or fmean(fast) - fmean(slow) > lost / 2.0:
             continue
         if not without or fmean(without) >= _SLOW_WITHOUT:
-            found.append(_Remedy(name, value, len(with_it), sum(with_it)))
+            # Half a race of either kind is added, so that few without the setting leave their share open.
+            luck = ((len(without) - sum(without) + 0.5) / (len(without) + 1.0)) ** len(slow)
+            found.append(_Remedy(name, value, len(with_it), sum(with_it), luck))
     return max(found, key=lambda remedy: (remedy.races, remedy.name == "num_threads"), default=None)
 
 

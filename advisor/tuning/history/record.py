@@ -55,7 +55,7 @@ class Record:
 
     @cached_property
     def spent_s(self) -> float:
-        """Wall time so far, waiting for agents not counted, in seconds; gangs side by side spend a second once."""
+        """Wall time so far, waiting for agents not counted, in seconds."""
         return measure_wall_s(self.sessions, self.now)
 
     @cached_property
@@ -346,15 +346,14 @@ class Record:
 
     @property
     def tried(self) -> tuple[Changes, ...]:
-        """Changes that the search has tried; those included that did not survive their launch, or are launched now."""
-        return (*(t.changes for t in self.trials_for(Purpose.SEARCH)), *self.killers, *self.launched)
+        """Changes that the search has tried; those included that did not survive their launch."""
+        return (*(t.changes for t in self.trials_for(Purpose.SEARCH)), *self.killers)
 
     @cached_property
-    def launched(self) -> tuple[Changes, ...]:
-        """Strategies that gangs are being launched for, where each needs a launch and several search side by side."""
-        if not self.switches_at_launch or self.job.spec.gangs == 1:
-            return ()
-        return tuple(s.cold for s in self.history.live_sessions() if s.cold and not self.blocks_in(s.id))
+    def cold_of_new_launch(self) -> Changes:
+        """Cold changes that the live session was launched with for a race that it has not run yet; else none."""
+        live = self.history.live_session()
+        return Changes() if live is None or self.blocks_in(live.id) else live.cold
 
     def required_cold(self, changes: Mapping[str, Value]) -> Changes:
         """Return the cold changes that a session must be launched with to measure these changes."""

@@ -204,6 +204,7 @@ def plan_confirmation(
     min_gain: float,
     lead: float = 0.0,
     luck: Luck = UNKNOWN_LUCK,
+    alpha: float = ALPHA,
 ) -> ConfirmationPlan:
     """Return how many launches of how long a race find the smallest gain within `available_s` seconds.
 
@@ -218,7 +219,7 @@ def plan_confirmation(
     for count in range(FIRST_LOOK, _MOST_LAUNCHES + 1):
         race_s = min(_LONGEST_RACE_S, available_s / count - startup_s)
         while race_s >= _SHORTEST_RACE_S:
-            found, keeps = _foresee(error_of(race_s), count, min_gain, luck)
+            found, keeps = _foresee(error_of(race_s), count, min_gain, luck, alpha)
             plan = ConfirmationPlan(count, race_s, found)
             best = min(best, plan, key=lambda p: p.smallest_gain)
             if found > max(enough, wide) or not (keeps or wide > enough):
@@ -229,13 +230,16 @@ def plan_confirmation(
     return cheapest or best
 
 
-def _foresee(error: float, launches: int, min_gain: float, luck: Luck) -> tuple[float, bool]:
+def _foresee(error: float, launches: int, min_gain: float, luck: Luck, alpha: float) -> tuple[float, bool]:
     """The gain that the last look of so many launches finds, and whether it keeps equal ones, with 80 % probability."""
-    return _foresee_on_grid(math.ceil(_ERROR_GRID * math.log(max(error, 1e-6))), launches, min_gain, luck)
+    place = math.ceil(_ERROR_GRID * math.log(max(error, 1e-6)))
+    return _foresee_on_grid(place, launches, min_gain, luck, alpha)
 
 
 @lru_cache(maxsize=4096)
-def _foresee_on_grid(place: int, launches: int, min_gain: float, luck: Luck) -> tuple[float, bool]:
+def _foresee_on_grid(
+    place: int, launches: int, min_gain: float, luck: Luck, alpha: float
+) -> tuple[float, bool]:
     """The same for a place on the grid of errors, where the launches happen to differ as much as is expected.
 
     A gain is found when the mean exceeds `min_gain` and the half-width of what the look decides by.
@@ -247,7 +251,7 @@ def _foresee_on_grid(place: int, launches: int, min_gain: float, luck: Luck) -> 
     scale = spread * math.sqrt((launches - 1) / sum((s - centre) ** 2 for s in signs))
     means = [scale * (s - centre) for s in signs]
     pooled = pool_launches(means, [error] * launches, [30.0] * launches, [30] * launches, luck)
-    low, high = pooled.interval(find_level(launches, launches, forced=True))
+    low, high = pooled.interval(find_level(launches, launches, forced=True, alpha=alpha))
     chance = _NORMAL.inv_cdf(_POWER) * spread / math.sqrt(launches)
     found = math.expm1(max((high - low) / 2.0, worthwhile) + chance)
     return found, pooled.interval(REPORTED)[1] + chance < worthwhile

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
+from advisor.protocol.answers.energy import TimedSample, Window, measure_power
 from advisor.protocol.measured.telemetry import (
     DeviceSample,
     DeviceTelemetry,
@@ -14,6 +15,7 @@ from advisor.protocol.measured.telemetry import (
     TelemetrySample,
     TelemetrySeries,
 )
+from advisor.protocol.measured.trials import Block
 
 MOST_STRETCHES = 120
 """Points of a series."""
@@ -30,12 +32,33 @@ def measure_utilisation(points: Sequence[TelemetryPoint]) -> float | None:
     return fmean(shares) if shares else None
 
 
-def summarise_nodes(points: Sequence[TelemetryPoint]) -> tuple[NodeTelemetry, ...]:
-    """Return what each node did, by name."""
-    samples: dict[str, list[TelemetrySample]] = {}
+def summarise_nodes(
+    points: Sequence[TelemetryPoint], timed: Window | None = None
+) -> tuple[NodeTelemetry, ...]:
+    """Return what each node did, by name; `timed` is when one strategy's steps were, in the points' own time."""
+    samples: dict[str, list[TimedSample]] = {}
     for point in points:
-        samples.setdefault(point.agent, []).append(point.sample)
-    return tuple(_summarise_node(agent, samples[agent]) for agent in sorted(samples))
+        samples.setdefault(point.agent, []).append(TimedSample(point.offset_s, point.sample))
+    return tuple(
+        _summarise_node(agent, [one.sample for one in samples[agent]]).model_copy(
+            update={"power_w": measure_power(samples[agent], timed)}
+        )
+        for agent in sorted(samples)
+    )
+
+
+def measure_joules(blocks: Sequence[Block], nodes: int) -> float | None:
+    """Return what one sample took of all devices' energy in these blocks, in joules.
+
+    None without blocks, and where one of them was not measured by itself or a node's devices do not tell.
+    """
+    found = []
+    for block in blocks:
+        powers = [node.power_w for node in block.telemetry if node.power_w is not None]
+        if block.summary is None or not block.summary.samples_per_s or len(powers) < nodes:
+            return None
+        found.append(sum(powers) / block.summary.samples_per_s)
+    return fmean(found) if found else None
 
 
 def make_series(

@@ -55,6 +55,8 @@ _OTHERS: Mapping[str, float] = {
     "batched_grad_copy": 0.02,
     "numa_binding": 0.05,
     "find_unused_parameters": 0.05,
+    "defer_gradient_sync": 0.5,
+    "activation_checkpointing": 0.3,
 }
 """Other spreads than the target's; a number's is per doubling."""
 _THREADS_BESIDE_A_GPU = 0.05

@@ -59,10 +59,10 @@ class Named:
         )
 
 
-def find_named(record: Record, space: Space, asking: str = "") -> Named | None:
+def find_named(record: Record, space: Space) -> Named | None:
     """Return what the user named, as far as the job allows it; None where nothing was.
 
-    What the live session `asking` was launched for comes first, whatever time is left: its launch is paid.
+    What the live session was launched for comes first, whatever time is left: its launch is paid.
     """
     own = [d for d in space.dimensions if d.knob.place is Place.OWN]
     if not own or record.job.spec.verify:
@@ -81,19 +81,18 @@ def find_named(record: Record, space: Space, asking: str = "") -> Named | None:
     count = len(found) - len(left)
     planned = len(found) if count + fit >= len(found) else math.ceil(_FIRST_SHARE * (count + fit))
     chosen = ordered[: max(0, planned - count)]
-    live = record.session.get(asking)
-    if live is not None and live.cold and not record.blocks_in(asking):
+    if cold := record.cold_of_new_launch:
         chosen = [
-            *(c for c in left if record.required_cold(c) == live.cold),
-            *(c for c in chosen if record.required_cold(c) != live.cold),
+            *(c for c in left if record.required_cold(c) == cold),
+            *(c for c in chosen if record.required_cold(c) != cold),
         ]
     is_whole = math.prod(len(d.values) for d in own) <= _MOST_LISTED
     return Named(tuple(found), count, tuple(chosen), each_s, is_whole)
 
 
-def next_named(record: Record, space: Space, asking: str = "") -> list[Candidate]:
+def next_named(record: Record, space: Space) -> list[Candidate]:
     """Return the combinations that are measured before anything else, the next one first; empty where none is left."""
-    named = find_named(record, space, asking)
+    named = find_named(record, space)
     if named is None:
         return []
     return [

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
 from advisor.protocol.kinds import Switch
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import Outcome, Purpose, Trial
-from advisor.tuning.decisions import Candidate
+from advisor.protocol.measured.trials import Outcome, Purpose
+from advisor.tuning.decisions import Candidate, Over
 from advisor.tuning.history.budget import limit_new_s
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.acquisition import LEAST_IMPROVEMENT
@@ -37,14 +36,7 @@ _SURELY = 2.0
 """Standard errors above a worthwhile gain at which a strategy of such a job is taken up without further search."""
 
 
-@dataclass(frozen=True)
-class SearchOver:
-    """The search has nothing more to measure."""
-
-    because: str
-
-
-def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchOver:
+def next_strategies(state: SearchState, seats: int) -> list[Candidate] | Over:
     """Return the strategies of the next race, at most `seats`, or why the search is over.
 
     In order: suspects of a fatal race, strategies that still lack their race, those that somebody wants measured
@@ -63,24 +55,20 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
         if not record.has_failed(t)
         and t.number not in record.usable_by_trial
         and t.outcome is not Outcome.FINISHED
-        and t.changes not in state.pending
     ]
     if lacking:
         return _alike(record, lacking)[:seats]
-    named = next_named(record, space, state.asking)
+    named = next_named(record, space)
     left_s = limit_new_s(record) - record.spent_s
     if (
         not named
         and left_s < record.job.spec.measurement.block_s
         and (_is_last_call(record) or choose_winner(state) is not None)
     ):
-        return SearchOver(
-            "The search's share of the time budget is spent: what is left belongs to the verdict."
-        )
+        return Over("The search's share of the time budget is spent: what is left belongs to the verdict.")
     again = [
         Candidate(Purpose.SEARCH, t.changes, f"Measured again, because somebody asked for it: {t.because}")
         for t in record.asked_again
-        if t.changes not in state.pending
     ]
     if again:
         return _alike(record, again)[:seats]
@@ -89,7 +77,7 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
     if (one := _find_launched_for(state)) is not None:
         return [one]
     if len(record.tried) >= record.job.spec.budget.max_trials:
-        return SearchOver(f"All {len(record.tried)} search trials of the budget are spent.")
+        return Over(f"All {len(record.tried)} search trials of the budget are spent.")
     shares = share_trials(record.job, space)
     costly = [group for _, group in list_costly(space) if not is_tried(group, trials)]
     schedules = missing_schedules(space, [t.changes for t in trials], {})
@@ -108,15 +96,14 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
 
 
 def _find_launched_for(state: SearchState) -> Candidate | None:
-    """The costly strategy that the session which asks was launched for, before its first race.
+    """The costly strategy that the live session was launched for, before its first race.
 
     To the sampler other costly strategies look cheaper once such a session runs; it would be launched again and again.
     """
-    asking = state.record.session.get(state.asking)
-    if asking is None or not asking.cold or state.record.blocks_in(asking.id):
+    if not (cold := state.record.cold_of_new_launch):
         return None
     one = propose_costly(state)
-    return one if one is not None and state.record.required_cold(one.changes) == asking.cold else None
+    return one if one is not None and state.record.required_cold(one.changes) == cold else None
 
 
 def _is_last_call(record: Record) -> bool:
@@ -124,10 +111,10 @@ def _is_last_call(record: Record) -> bool:
     return record.remaining_s < 2.0 * record.trip_s + _SHORTEST_RACE * record.step_s
 
 
-def _next_allowed(state: SearchState, seats: int, quota: int) -> list[Candidate] | SearchOver:
+def _next_allowed(state: SearchState, seats: int, quota: int) -> list[Candidate] | Over:
     record, space = state.record, state.space
     if space.is_empty or not space.dimensions:
-        return SearchOver("No knob of the allowed rung is left that every strategy could vary.")
+        return Over("No knob of the allowed rung is left that every strategy could vary.")
     if (known := _take_earlier(state)) is not None:
         return known
     tried = set(record.tried)
@@ -136,15 +123,16 @@ def _next_allowed(state: SearchState, seats: int, quota: int) -> list[Candidate]
     ]
     if planned and quota > 0:
         return _fill(state, planned, min(seats, quota))
-    barred = [t.changes for t in record.trials_for(Purpose.SEARCH) if _is_settled(state, t)]
+    # Those were surely too slow.
+    barred = [t.changes for t in record.trials_for(Purpose.SEARCH) if t.outcome is Outcome.PRUNED]
     found = _suggest(state, barred, seats)
     if not found:
-        return SearchOver("Every strategy of the space is measured or cannot run.")
+        return Over("Every strategy of the space is measured or cannot run.")
     measured = len(state.scores.throughput)
     least = max(LEAST_IMPROVEMENT, _OF_LEAD * max(0.0, state.belief.incumbent))
     improvement = found[0].improvement
     if improvement is not None and improvement < least and (measured >= _FEWEST or found[0].repeat):
-        return SearchOver(
+        return Over(
             f"After {measured} strategies another race is expected to add {spell_share(improvement, 2)}: "
             "what is left is better spent on the verdict."
         )
@@ -154,7 +142,7 @@ def _next_allowed(state: SearchState, seats: int, quota: int) -> list[Candidate]
         if fresh and sum(c.changes not in tried for c in chosen) >= quota:
             continue
         chosen.append(Candidate(Purpose.SEARCH, suggestion.changes, suggestion.because))
-    return chosen or SearchOver("The search trials that are left belong to costly knobs and the other rungs.")
+    return chosen or Over("The search trials that are left belong to costly knobs and the other rungs.")
 
 
 def _suggest(state: SearchState, barred: Sequence[Changes], count: int) -> list[Suggestion]:
@@ -197,7 +185,7 @@ def _fill(state: SearchState, planned: Sequence[Candidate], seats: int) -> list[
     return race
 
 
-def _take_earlier(state: SearchState) -> SearchOver | None:
+def _take_earlier(state: SearchState) -> Over | None:
     """Why the search is over where an earlier job on the same workload and machine is confirmed by the first race."""
     least = math.log1p(state.record.job.spec.min_gain)
     for earlier in state.record.history.earlier:
@@ -207,16 +195,11 @@ def _take_earlier(state: SearchState) -> SearchOver | None:
         trial = state.record.find_trial(Purpose.SEARCH, changes) if changes is not None else None
         score = state.scores.of(trial) if trial is not None else None
         if score is not None and score.mean - _SURELY * score.error > least:
-            return SearchOver(
+            return Over(
                 f"Job {earlier.job_id} searched this workload on this machine before, and what it confirmed still "
                 "brings its gain: only that is proved anew. Continue the job to search on."
             )
     return None
-
-
-def _is_settled(state: SearchState, trial: Trial) -> bool:
-    """Whether no further race of the trial is wanted: it was surely too slow, or is measured somewhere now."""
-    return trial.outcome is Outcome.PRUNED or trial.changes in state.pending
 
 
 def estimate_price_s(record: Record, changes: Mapping[str, Value]) -> float:

@@ -8,7 +8,7 @@ from functools import cached_property
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect, Place
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import BlockState, Outcome, Purpose, Trial
+from advisor.protocol.measured.trials import Outcome, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.comparisons import list_comparisons
 from advisor.tuning.history.launches import believe_luck
@@ -55,9 +55,6 @@ class SearchState:
 
     record: Record
     space: Space
-    asking: str = ""
-    """The live session that asks what comes next; empty where none does. What it was launched for is not under way
-    yet."""
 
     @cached_property
     def scores(self) -> Scoreboard:
@@ -104,7 +101,6 @@ class SearchState:
     def observations(self) -> list[Observation]:
         """What the sampler learns: scores, and strategies that failed by their own fault; never lost ones."""
         told = [Observation(changes, None) for changes in self.record.killers]
-        pending = self.pending
         for trial in self.allowed:
             score = self.scores.of(trial)
             at_fault = trial.outcome is not None and (
@@ -115,20 +111,7 @@ class SearchState:
             elif score is not None:
                 given_up = trial.outcome is Outcome.PRUNED
                 told.append(Observation(trial.changes, score.mean, score.error, given_up=given_up))
-            elif trial.changes in pending:
-                told.append(Observation(trial.changes, None, pending=True))
         return told
-
-    @cached_property
-    def pending(self) -> frozenset[Changes]:
-        """Strategies that are being measured in some live session, or that another one was launched for."""
-        keys = set()
-        for session in self.record.history.live_sessions():
-            blocks = self.record.blocks_in(session.id)
-            keys |= {b.plan.overrides for b in blocks if b.state is BlockState.ISSUED}
-            if session.cold and not blocks and session.id != self.asking:
-                keys.add(session.cold)
-        return frozenset(keys)
 
     def best_changes(self, effect: Effect | None = None, hot_only: bool = False) -> dict[str, Value]:
         """Return the changes of the best search trial above the baseline (of one rung, or of the allowed ones)."""
@@ -153,8 +136,8 @@ class SearchState:
         return max(ranked)[2] if ranked else None
 
 
-def look(record: Record, asking: str = "") -> SearchState | None:
-    """Return the search's state, for the live session that asks; None before the script's baseline was measured."""
+def look(record: Record) -> SearchState | None:
+    """Return the search's state; None before the script's baseline was measured."""
     facts = record.job.facts
     if facts is None or record.probe is None:
         return None
@@ -166,7 +149,7 @@ def look(record: Record, asking: str = "") -> SearchState | None:
     if failed or record.set_in_vain:
         composer = replace(space.composer, out_of_memory=failed, in_vain=record.set_in_vain)
         space = replace(space, composer=composer)
-    return SearchState(record, space, asking)
+    return SearchState(record, space)
 
 
 def choose_winner(state: SearchState) -> Candidate | None:

@@ -78,6 +78,8 @@ class Composer:
     """Values that were set together and on which nothing acted: no strategy takes them again."""
     require: tuple[str, ...] = ()
     """What has to hold of every strategy, as the job's owner wrote it."""
+    constants: Mapping[str, Value] = field(default_factory=dict)
+    """What requirements may name besides knobs and the layout's facts."""
     gradient_bytes: int = 0
     """Bytes of gradients reduced per step, per rank; 0 where that is unknown: then all bucket sizes differ."""
 
@@ -183,7 +185,7 @@ class Composer:
         return None
 
     def _all_hold(self, values: Mapping[str, Value]) -> bool:
-        known = {**list_facts(self.layout), **values}
+        known = {**self.constants, **list_facts(self.layout), **values}
         return all(holds(text, known) for text in self.require)
 
     def _list_near(self, name: str) -> list[Value]:

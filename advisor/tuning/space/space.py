@@ -10,8 +10,9 @@ from advisor.protocol.base import Value
 from advisor.protocol.expressions import holds, list_names
 from advisor.protocol.gains import spell_share
 from advisor.protocol.kinds import Allow, Effect, Part, Place, Switch
+from advisor.protocol.knobs.applicability import idle_because
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
-from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
+from advisor.protocol.knobs.reach import fit_values, list_constants, list_taken, out_of_reach_because
 from advisor.protocol.knobs.strategy import Layout
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.nodes.cluster import DeviceKind
@@ -142,6 +143,7 @@ def build_space(
             local_world_size=facts.local_world_size,
             frozen=frozenset(job.spec.freeze),
             taken=taken,
+            constants=_list_constants(job),
             require=tuple(text for text in workload.require if not set(list_names(text)) & broken.keys()),
             only={
                 d.knob.name: frozenset(d.values) for d in (*kept, *higher) if d.knob.name in job.spec.values
@@ -156,9 +158,18 @@ def build_space(
     )
 
 
+def _list_constants(job: Job) -> dict[str, Value]:
+    """What requirements may name of the command and of the nodes' devices."""
+    devices = [device.memory_bytes for node in job.cluster.nodes for device in node.devices]
+    return {
+        **list_constants(job.spec.workload),
+        "gpu_memory_gib": round(min(devices, default=0) / 2**30, 1),
+    }
+
+
 def _find_broken(job: Job, layout: Layout, context: KnobContext) -> dict[str, str]:
     """Own knobs whose requirement today's command breaks on these nodes, which only now are known, with a sentence."""
-    known = {**list_facts(layout), **context.baseline}
+    known = {**_list_constants(job), **list_facts(layout), **context.baseline}
     return {
         name: f"Today's command breaks {text!r} on these nodes, so nothing can be held against it: correct one."
         for text in job.spec.workload.require
@@ -180,7 +191,7 @@ def _dropped_because(job: Job, knob: Knob, context: KnobContext) -> str | None:
     if knob.name in context.refusals:
         return context.refusals[knob.name]
     # A command that takes a knob knows what it is for: the catalogue's predicates are about what a runtime sees.
-    if spec.workload.kind is not WorkloadKind.COMMAND and (reason := knob.unavailable_because(context)):
+    if spec.workload.kind is not WorkloadKind.COMMAND and (reason := idle_because(context, knob)):
         return reason
     activator = knob.needs
     if activator and activator in spec.freeze and not context.baseline[activator]:

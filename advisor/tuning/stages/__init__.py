@@ -1,1 +1,1 @@
-"""What a job does one after another: search, trimming, confirmation, and what several gangs do side by side."""
+"""What a job does one after another: search, trimming and confirmation."""

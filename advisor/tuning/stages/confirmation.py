@@ -13,22 +13,22 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session
-from advisor.tuning.decisions import BASELINE, Candidate, Race
+from advisor.tuning.decisions import BASELINE, Candidate, Over, Race
 from advisor.tuning.history.budget import Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
 from advisor.tuning.history.launches import believe_luck, is_part
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import merge_contrasts
-from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, FIRST_LOOK, find_level
+from advisor.tuning.measure.levels import FALLBACK_SHARE, FIRST_LOOK, find_level
 from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.measure.slow_steps import settle
 from advisor.tuning.stages.ladder import race_rung
 from advisor.tuning.stages.loss_guard import check_losses, count_guarded_steps
 from advisor.tuning.stages.moods import ByMood, split_by_mood
-from advisor.tuning.stages.turns import Turn, count_arms_that_fit, verdict_rules
+from advisor.tuning.stages.turns import Next, Turn, count_arms_that_fit, verdict_rules
 
-SPENT = "The budget is spent."
+SPENT = Over("The budget is spent.")
 SHOWN = "The races have shown the gain."
 _HOPELESS = 0.05
 """Chance of a decision below which a continued job searches anew instead of racing the same strategy on."""
@@ -37,6 +37,8 @@ _MOST_AHEAD = 8
 cases, and a budget of a day holds thousands."""
 _SHORTEST = 0.33
 """Least length of a verdict's last race over the planned one that is still worth a launch, once two are there."""
+_MOST_DEAD = 2
+"""Launches of a strategy that died before their race: another one would do so, too."""
 _MOST_HALVINGS = 3
 """Times at most that a verdict's race is made half as long because launches died in one."""
 _PLAIN_LEAD = math.log(1.3)
@@ -122,13 +124,13 @@ def _share_alpha(record: Record, changes: Mapping[str, Value]) -> float:
     """What this strategy's looks may spend of the error: all strategies that the advice can change to share it."""
     spec = record.job.spec
     if spec.verify or spec.allow.rank == 0:
-        return ALPHA
+        return spec.error
     winner = _find_raced(record, record.began_at())
     # What the winner is held against beside it is advised only where the winner is proved.
     if winner is None or is_part(changes, winner.changes):
-        return (1.0 - FALLBACK_SHARE) * ALPHA
+        return (1.0 - FALLBACK_SHARE) * spec.error
     others = [t for t in record.trials_for(Purpose.CONFIRM) if not is_part(t.changes, winner.changes)]
-    return FALLBACK_SHARE * ALPHA / max(1, sum(record.is_allowed(t) for t in others))
+    return FALLBACK_SHARE * spec.error / max(1, sum(record.is_allowed(t) for t in others))
 
 
 def _estimate_chance(
@@ -196,8 +198,8 @@ def next_confirmation(
     winner: Candidate | None,
     ladder: tuple[Candidate, ...],
     parts: tuple[Candidate, ...] = (),
-) -> Turn | str:
-    """Return the verdict's next race, or a sentence why there is none.
+) -> Next:
+    """Return the verdict's next race, or why there is none.
 
     The winner's races come first, one in each fresh launch, with those of its `parts` beside it that are not told
     yet; what rungs beside the verdict bring is raced in the same launches behind it, where the budget holds that too.
@@ -215,9 +217,9 @@ def next_confirmation(
             arms = (BASELINE, Candidate(Purpose.CONFIRM, winner.changes, winner.because), *parts)
             found = _race(record, live, arms, reserve, verdict)
             tells = isinstance(found, Turn) and len(found.arms) > 2
-            return found if not over or tells else over
-        return over
-    return race_rung(record, live, ladder, reserve, (), over=True) or "There is no strategy to confirm."
+            return found if not over or tells else Over(over)
+        return Over(over)
+    return race_rung(record, live, ladder, reserve, (), over=True) or Over("There is no strategy to confirm.")
 
 
 def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
@@ -226,6 +228,8 @@ def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
     if trial is not None and record.has_failed(trial):
         ending = trial.outcome.words if trial.outcome else "could not be measured"
         return f"The strategy {winner.changes.describe()} {ending}. {trial.outcome_reason}".rstrip()
+    if trial is None and (death := _find_death(record, winner)):
+        return death
     look = verdict.look
     if look is not None and look.decision == "keep":
         return "The races exclude a gain that is worth a change."
@@ -238,13 +242,22 @@ def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
     return ""
 
 
+def _find_death(record: Record, winner: Candidate) -> str:
+    """Why no trial tells of the winner: its launches die before they race, which the next one would do as well."""
+    cold = record.required_cold(winner.changes)
+    died = [s for s in record.sessions if cold and s.cold == cold and cold in record.killers]
+    if len(died) < _MOST_DEAD:
+        return ""
+    return f"No launch with {winner.changes.describe()} came as far as a race. {died[-1].reason}".rstrip()
+
+
 def _race(
     record: Record,
     live: Session | None,
     arms: tuple[Candidate, ...],
     reserve: Reserve,
     verdict: Confirmation,
-) -> Turn | str:
+) -> Next:
     cold = record.required_cold(arms[1].changes)
     count = len(verdict.launches)
     because = f"Confirmation, launch {count + 1}: {arms[1].changes.describe()}."
@@ -323,7 +336,7 @@ def _count_broken_off(record: Record) -> int:
 
 def _race_apart(
     record: Record, live: Session | None, arms: tuple[Candidate, ...], because: str, verdict: Confirmation
-) -> Turn | str:
+) -> Next:
     """Arms that need launches of their own take turns launch by launch: A B, B A, … under one race's number."""
     rules, timed_s = _plan_apart(record, arms[1], verdict)
     # Apart from the search's baseline, which was measured at another time.

@@ -9,7 +9,8 @@ from advisor.protocol.kinds import Allow
 from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import Block
-from advisor.tuning.decisions import BASELINE, Candidate, Race
+from advisor.protocol.training.workload import WorkloadKind
+from advisor.tuning.decisions import BASELINE, Candidate, Over, Race
 from advisor.tuning.history.budget import SEGMENT_STEPS, UNTIMED
 from advisor.tuning.history.comparisons import log_rate
 from advisor.tuning.history.record import Record
@@ -78,9 +79,14 @@ class Turn:
         return self.race.arms
 
 
+Next = Turn | Over
+"""What a stage measures next, or why nothing."""
+
+
 def probe_rules(record: Record) -> RaceRules:
-    """Return the rules of the baseline's first block, which also measures links and gradients."""
+    """Return the rules of the baseline's first block, which also measures links, gradients and devices."""
     wanted = record.job.spec.measurement
+    has_runtime = record.job.spec.workload.kind is WorkloadKind.PYTORCH
     least = min(wanted.min_steps, _PROBE_STEPS)
     return RaceRules(
         warmup_steps=wanted.warmup_steps,
@@ -89,7 +95,9 @@ def probe_rules(record: Record) -> RaceRules:
         max_steps=max(least, wanted.max_steps),
         target_s=wanted.block_s,
         profile_steps=PROFILE_STEPS,
-        calibrate=record.job.spec.workload.kind.value == "pytorch",
+        calibrate=has_runtime,
+        ceiling=has_runtime,
+        weighs=_weighs(record),
         bit_check_steps=_count_bit_steps(record),
     )
 
@@ -169,8 +177,14 @@ def verdict_rules(
         target_s=max(race_s / len(arms), (long + _SHORT_STEPS) * step_s if long else 0.0),
         target_error=enough,
         profile_steps=PROFILE_STEPS,
+        weighs=_weighs(record),
         bit_check_steps=_count_bit_steps(record),
     )
+
+
+def _weighs(record: Record) -> bool:
+    """Whether two programs are held against each other, of which one may do less."""
+    return any(knob.is_command for knob in record.job.spec.workload.own)
 
 
 def _count_bit_steps(record: Record) -> int:

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from advisor.protocol.gains import spell_share
 from advisor.protocol.measured.trials import Outcome
-from advisor.protocol.training.launch_command import ForeignCommand, UnlaunchableCommand, parse_command
+from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.history.breakoffs import (
     ScriptFailure,
@@ -125,11 +125,10 @@ def _say_restarts(record: Record) -> str:
     workload = record.job.spec.workload
     if workload.kind is not WorkloadKind.PYTORCH:
         return ""
-    try:
-        replaced = parse_command(workload.command).replaced
-    except (ForeignCommand, UnlaunchableCommand):
-        return ""
-    typed = next((words for words in replaced if "max" in words and "restarts" in words), "")
+    launch = Command.read(workload.command).launch
+    typed = next(
+        (words for words in (launch.replaced if launch else ()) if "max" in words and "restarts" in words), ""
+    )
     return f"Its {typed} is not in force in trials: there a rank that dies ends its launch." if typed else ""
 
 

@@ -5,13 +5,14 @@ Training goes on as ever in these steps: what the script computes keeps every bi
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from ..levers.events import StepListener
 from ..observe.clock import Clock
 from ..observe.recorder import StepMarks
 from ..private_torch import PYTHON_REDUCER
 from .calibration_results import RankCalibration
+from .ceiling import Ceiling
 from .gradient_watch import GradientNorms, GradientTimes
 from .link_sweep import LinkSweep
 
@@ -24,10 +25,12 @@ NORMS_STEPS = 8
 class CalibrationSteps(StepListener):
     """One rank's part. What cannot be measured in this job stays empty."""
 
-    def __init__(self, replicas: List[Any], replaces_reduction: bool, clock: Clock) -> None:
-        """With several DDP models backward is not one pass, and compiled code that reduces by itself (python_reducer)
-        would take the hooks into it: there gradients are not watched."""
-        self._clock = clock
+    def __init__(
+        self, replicas: List[Any], replaces_reduction: bool, clock: Clock, ceiling: Optional[Ceiling] = None
+    ) -> None:
+        """`ceiling` has begun to count. With several DDP models backward is not one pass, and compiled code that
+        reduces by itself (python_reducer) would take the hooks into it: there gradients are not watched."""
+        self._clock, self._ceiling = clock, ceiling
         self._step = 0
         self._times = self._norms = None
         if len(replicas) == 1 and not PYTHON_REDUCER.find(replicas[0], False):
@@ -53,6 +56,8 @@ class CalibrationSteps(StepListener):
 
     def end_step(self, step: StepMarks) -> bool:
         """At the boundary after each step; whether it was the last one."""
+        if self._step == 0 and self._ceiling is not None:
+            self._ceiling.stop()
         if self._now is not None and self._now is self._norms:
             self._norms.end_step(step.samples)
         self._step += 1
@@ -66,9 +71,12 @@ class CalibrationSteps(StepListener):
             return True
         return False
 
-    def measure_links(self, sweep: LinkSweep, gradient_bytes: int) -> None:
-        """After the last step, on every rank."""
-        self._links = sweep.measure(gradient_bytes)
+    def measure_rates(self, sweep: Optional[LinkSweep], gradient_bytes: int) -> None:
+        """After the last step, on every rank: of links, where there are any, and of the device."""
+        if sweep is not None:
+            self._links = sweep.measure(gradient_bytes)
+        if self._ceiling is not None:
+            self._ceiling.measure_rate()
         self.is_complete = True
 
     def read(self) -> RankCalibration:
@@ -77,6 +85,7 @@ class CalibrationSteps(StepListener):
             gradients=self._times.read() if self._times is not None else [],
             links=self._links,
             noise=self._norms.read() if self._norms is not None else [],
+            ceiling=self._ceiling.read() if self._ceiling is not None else None,
         )
 
     def _watch(self, watch: Any) -> None:

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..link.measured import Calibration, GradientNoise, GradientTiming, LinkTiming
+from ..link.measured import Calibration, Ceiling, GradientNoise, GradientTiming, LinkTiming
 
 MOST_GRADIENTS = 2000
 """Longer lists are shortened by joining neighbours: the report has to fit into one message."""
@@ -21,6 +21,7 @@ class RankCalibration:
     gradients: List[Any]
     links: List[Dict[str, Any]]
     noise: List[Any]
+    ceiling: Optional[Dict[str, Any]] = None
 
 
 def merge_calibrations(parts: Sequence[Optional[RankCalibration]]) -> Optional[Calibration]:
@@ -32,6 +33,21 @@ def merge_calibrations(parts: Sequence[Optional[RankCalibration]]) -> Optional[C
         merge_gradients([part.gradients for part in known]),
         merge_links([part.links for part in known]),
         merge_noise([part.noise for part in known]),
+        merge_ceilings([part.ceiling for part in known]),
+    )
+
+
+def merge_ceilings(ranks: Sequence[Optional[Mapping[str, Any]]]) -> Optional[Ceiling]:
+    """Sums over the ranks, in the number format of the first; what one rank refuses is refused."""
+    told = [rank for rank in ranks if rank is not None]
+    if not told:
+        return None
+    refusal = next((rank["refusal"] for rank in told if rank["refusal"]), "")
+    return Ceiling(
+        0.0 if refusal else math.fsum(rank["operations"] for rank in told),
+        0.0 if refusal else math.fsum(rank["rate"] for rank in told),
+        told[0]["number_format"],
+        refusal,
     )
 
 

@@ -68,7 +68,7 @@ def patch_collectives(is_compiling: Callable[[], bool]) -> None:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             runtime = None if is_compiling() else current.current_runtime
-            if runtime is None or not runtime.begin_collective(phase, exchanges):
+            if runtime is None or not runtime.begin_collective(phase, exchanges, name, args):
                 return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)

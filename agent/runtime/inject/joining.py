@@ -1,8 +1,10 @@
-"""Makes a process a rank when it joins a process group: for ranks that the advisor's launcher did not start.
+"""Makes a process a rank when it joins a process group, or trains in none: for ranks that the advisor's launcher did
+not start.
 
 `watch_for_rank` may run in every Python process below the user's command. torchrun itself, package managers and other
-helpers never join a process group and stay as they are; what a rank starts (loader workers, compilers) is told so by
-an environment variable.
+helpers never join a process group, make no optimizer, and stay as they are; what a rank starts (loader workers,
+compilers) is told so by an environment variable. A process that makes an optimizer or a loader, and that no launcher
+has told of others, is observed from then on. It is the job's only rank once it has trained for some steps.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import gc
 import os
 import sys
 import time
-from typing import Any, Callable, List
+from dataclasses import replace
+from typing import Any, Callable, List, Tuple
 
 from .. import current
 from ..link.control import ControlLine
-from ..link.environment import RUN, Environment, read_joined_environment
+from ..link.environment import RANK_PROCESS, RUN, read_environment, read_joined_environment
 from ..link.rank_output import say, take_own_output
 from ..link.trouble import describe_trouble
 from ..nccl_tuner.plugin import load_where_asked
@@ -29,10 +32,12 @@ FEWEST_OUTSIDE = 5
 """Optimizer steps of a process that has ended which were a training; a helper may make one to try something."""
 STEPS_OUTSIDE, SECONDS_OUTSIDE = 50, 8.0
 """Optimizer steps, and seconds since the first, after which a process in no group is taken to train alone."""
+FIRST_OBJECTS = {"torch.optim.optimizer": "Optimizer", "torch.utils.data.dataloader": "DataLoader"}
+"""By module of torch's, the class whose first object shows that a process may train."""
 _counting: List[Any] = []
 """What counts steps until this process is a rank."""
-RANK_PROCESS = "ADVISOR_RANK_PROCESS"
-"""The process that is the rank; in the environment of everything it starts."""
+_unarmed: List[Tuple[Any, Any]] = []
+"""Classes of torch's whose first object arms this process, each with its constructor."""
 
 
 def watch_for_rank() -> None:
@@ -44,7 +49,11 @@ def watch_for_rank() -> None:
     keep_launch_order()
     load_where_asked(os.environ, os.environ.get("ADVISOR_SESSION_DIR"))
     call_after_import("torch", _watch_process_groups)
-    call_after_import("torch.optim.optimizer", _watch_steps_outside)
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        for module, name in FIRST_OBJECTS.items():
+            call_after_import(module, _harmless(functools.partial(_arm_at_first, module, name)))
+    else:
+        call_after_import("torch.optim.optimizer", _watch_steps_outside)
 
 
 def _is_below_a_rank() -> bool:
@@ -54,7 +63,6 @@ def _is_below_a_rank() -> bool:
 def _harmless(function: Callable[[], None]) -> Callable[[], None]:
     """A failure of ours leaves the script to train as it is: one line says why it is not measured."""
 
-    @functools.wraps(function)
     def call() -> None:
         try:
             function()
@@ -85,6 +93,30 @@ def _watch_process_groups() -> None:
             setattr(module, "init_process_group", join)
     if dist.is_initialized():
         _become_rank()
+
+
+def _arm_at_first(module: str, name: str) -> None:
+    """The first object of this class makes the process one that may be the job's only rank."""
+    kind = getattr(sys.modules[module], name)
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        for known, constructor in _unarmed:
+            known.__init__ = constructor
+        _unarmed.clear()
+        _harmless(_watch_alone)()
+        kind.__init__(self, *args, **kwargs)
+
+    _unarmed.append((kind, original))
+    kind.__init__ = make
+
+
+def _watch_alone() -> None:
+    if current.current_runtime is not None or _is_below_a_rank():
+        return
+    start_runtime(replace(read_environment(), is_rank=False))
+    _report_at_exit()
 
 
 @_harmless
@@ -133,7 +165,10 @@ def _has_replicas() -> bool:
 def _become_rank() -> None:
     import torch.distributed as dist
 
-    if current.current_runtime is not None or _is_below_a_rank() or not dist.is_initialized():
+    # One that is only observed makes way for what it turns out to be.
+    if (current.current_runtime is not None and RANK_PROCESS in os.environ) or _is_below_a_rank():
+        return
+    if not dist.is_initialized():
         return
     environment = read_joined_environment(dist.get_rank(), dist.get_world_size())
     take_own_output(environment.rank, os.environ)
@@ -142,10 +177,11 @@ def _become_rank() -> None:
     listen_for_signals(environment)
     start_runtime(environment)
     os.environ[RANK_PROCESS] = str(os.getpid())
-    _report_at_exit(environment)
+    _report_at_exit()
 
 
-def _report_at_exit(environment: Environment) -> None:
+@functools.lru_cache(maxsize=None)
+def _report_at_exit() -> None:
     """Says how the script ended once the interpreter leaves: there is no code of ours around it."""
     original_exit = sys.exit
     failed = False
@@ -163,7 +199,8 @@ def _report_at_exit(environment: Environment) -> None:
         if runtime is None or failed or crashed or not runtime.has_trained():
             return
         runtime.finish_script()
-        if environment.control:
+        environment = read_environment()
+        if environment.control and RANK_PROCESS in os.environ:
             time.sleep(environment.stay_s)
 
     sys.exit = note_exit  # type: ignore[assignment]

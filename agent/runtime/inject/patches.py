@@ -22,17 +22,19 @@ from .. import runtime as rank_runtime
 from ..link import beat
 from ..observe import clock, models, precision, recorder, samples, shared_steps, steps
 from ..observe.reduced import watch_building
-from ..private_torch import ANY_ITERATOR, DYNAMO
+from ..private_torch import ANY_ITERATOR, COMPILE_BEGINS, COMPILE_ENDS, DYNAMO, DYNAMO_CALLBACKS
 from ..untraced import skip_frames
 from .after_import import call_after_import
 from .collectives import patch_collectives
+from .recomputation import patch_recomputation
 
 OLDEST_GENERATION = 2
 """Of Python's garbage: collecting the younger ones takes no time to speak of."""
 
 
+@functools.lru_cache(maxsize=None)
 def install_patches() -> None:
-    """Once per process, right after torch was imported."""
+    """Once per process, after torch was imported."""
     _patch_ddp()
     _patch_join()
     _patch_joining()
@@ -49,6 +51,7 @@ def install_patches() -> None:
     _patch_spawning()
     _patch_optimizers()
     patch_collectives(is_compiling)
+    patch_recomputation(is_compiling)
     gc.callbacks.append(_note_garbage)
     register_optimizer_step_pre_hook(_before_optimizer_step)
     register_optimizer_step_post_hook(_after_optimizer_step)
@@ -69,6 +72,7 @@ def install_patches() -> None:
         steps,
     )
     call_after_import(DYNAMO, lambda: skip_frames(*watching))
+    call_after_import(DYNAMO_CALLBACKS, _watch_compiling)
 
 
 def _patch_ddp() -> None:
@@ -94,7 +98,7 @@ def _patch_ddp() -> None:
         runtime = current.current_runtime
         if runtime is None or type(self).forward is not forward:
             return original_forward(self, *args, **kwargs)
-        if not (self.training and torch.is_grad_enabled()):
+        if not (torch.is_grad_enabled() and models.trains(self)):
             hooks.before_forward(self, args, kwargs)
             try:
                 return original_forward(self, *args, **kwargs)
@@ -240,6 +244,20 @@ def _patch_loss_scaling() -> None:
         return original(self, outputs)
 
     scaler.scale = scale
+    # What a scaler asks of gradients decides whether its optimizer steps at all.
+    for name in ("unscale_", "step"):
+        setattr(scaler, name, _tell_reading(getattr(scaler, name)))
+
+
+def _tell_reading(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        runtime = current.current_runtime
+        if runtime is not None:
+            runtime.begin_reading()
+        return original(*args, **kwargs)
+
+    return read
 
 
 def _patch_autocast() -> None:
@@ -278,6 +296,8 @@ def _patch_clipping(is_compiling: Callable[[], bool]) -> None:
         def clip(*args: Any, **kwargs: Any) -> Any:
             # As in zero_grad; the evidence tells of it.
             runtime = None if is_compiling() else current.current_runtime
+            if runtime is not None:
+                runtime.begin_reading()
             if runtime is None or runtime.may_clip():
                 return original(*args, **kwargs)
             return hold(*args, **kwargs)
@@ -349,7 +369,21 @@ def _patch_spawning() -> None:
 def _note_garbage(moment: str, info: Dict[str, int]) -> None:
     runtime = current.current_runtime
     if runtime is not None and info["generation"] == OLDEST_GENERATION:
-        runtime.note_garbage(moment == "start")
+        runtime.note_interlude(recorder.GARBAGE, moment == "start")
+
+
+def _watch_compiling() -> None:
+    """Compiling counts as what it happens in where torch has no callbacks, or has forgotten them: `_dynamo.reset()`."""
+    for moment, begins in ((COMPILE_BEGINS, True), (COMPILE_ENDS, False)):
+        register = moment.find_loaded()
+        if register is not None:
+            register(functools.partial(_note_compiling, begins))
+
+
+def _note_compiling(begins: bool, *_: Any) -> None:
+    runtime = current.current_runtime
+    if runtime is not None:
+        runtime.note_interlude(recorder.COMPILING, begins)
 
 
 def _before_optimizer_step(optimizer: Any, _args: Tuple[Any, ...], _kwargs: Any) -> None:

@@ -101,7 +101,7 @@ def start_runtime(environment: Environment) -> None:
     except Exception as error:
         current.set_current(None)
         say_traceback(error)
-        if environment.control is not None and environment.strategy is None:
+        if environment.control is not None and environment.strategy is None and environment.is_rank:
             say(f"rank {environment.rank}: {describe_failure(error)}")
             flush_output()
             os._exit(FAILED)
@@ -115,7 +115,7 @@ def _arm(environment: Environment) -> None:
 
     set_search(environment.cold)
     current.set_current(stand_before(Runtime(environment)))
-    install_patches()
+    install_patches()  # once: a process that has trained alone may join a group
 
 
 def _report_ending(environment: Environment) -> None:

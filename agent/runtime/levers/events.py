@@ -34,6 +34,9 @@ class StepListener:
     def before_step(self) -> None:
         """Before an optimizer's step outside a backward pass."""
 
+    def before_reading(self) -> None:
+        """Before gradients are clipped or unscaled."""
+
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         """Whether a zero_grad() of an optimizer or a module is made."""
         return True
@@ -88,6 +91,11 @@ class StepEvents:
     def before_step(self) -> None:
         for each in self.listeners:
             each.before_step()
+
+    @untraced
+    def before_reading(self) -> None:
+        for each in self.listeners:
+            each.before_reading()
 
     @untraced
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:

@@ -34,15 +34,31 @@ class Training:
     """The model whose training forward begins at this moment."""
     waiting: List[Any] = field(default_factory=list)
     """Optimizers of these models that the script has made and has not let step yet."""
+    plain: List[Any] = field(default_factory=list)
+    """The models that nothing wraps or shards, of a job of one rank; empty where there are others."""
+    exchanges: int = 0
+    """Exchanges of gradients in one of the ranks' common steps; 0 before they agree on them."""
+    reads_between: bool = False
+    """Whether gradients were clipped or unscaled before the last exchange of a step."""
 
     @property
     def all_optimizers(self) -> List[Any]:
         """Whatever may step."""
         return [*self.optimizers, *self.waiting]
 
+    @property
+    def whole(self) -> List[Any]:
+        """The models that are not sharded, as the script calls them."""
+        return [*self.replicas, *self.plain]
+
+    @property
+    def inner(self) -> List[Any]:
+        """The script's own module of each of these: what DistributedDataParallel wraps, or the model itself."""
+        return [*(ddp.module for ddp in self.replicas), *self.plain]
+
     def list_modules(self) -> List[Any]:
         """Every module of the models that train."""
-        tops = [*(ddp.module for ddp in self.replicas), *self.sharded]
+        tops = [*self.inner, *self.sharded]
         return [module for top in tops for module in top.modules()]
 
 
@@ -92,6 +108,8 @@ class Lever(StepListener, ABC):
     """Whether it also works on DeepSpeed's engine, which reduces gradients by itself."""
     serves_replicas: bool = True
     """Whether it works on DistributedDataParallel models."""
+    serves_plain: bool = False
+    """Whether it works on models that nothing wraps, of a job of one rank."""
 
     is_on: bool = False
     """Whether the strategy in force needs the step's events."""

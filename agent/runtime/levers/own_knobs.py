@@ -12,6 +12,7 @@ from .lever import Evidence, Lever, Training
 class OwnKnobs(Lever):
     """Hot ones are switched between two steps; of the others, which stand since the launch, it only knows the proof."""
 
+    serves_plain = True
     serves_sharded = True
     serves_engines = True
     starts_slowly = True  # another micro-batch allocates and chooses kernels anew

@@ -10,8 +10,10 @@ import torch
 from ..loading.reading import Reading
 from ..observe import deepspeed
 from ..observe.clock import Clock
+from ..observe.recomputation import Recomputation
 from ..observe.sharded import find_kind
 from .buckets import bucket_plan
+from .computation.activation_checkpointing import ActivationCheckpointing
 from .computation.compilation import Compilation
 from .computation.convolutions import refuse_convolutions
 from .computation.data_reading import DataReading
@@ -31,6 +33,7 @@ from .micro_batches.split_forward import SplitForward
 from .own_knobs import OwnKnobs
 from .reduction.adaptive_local_sgd import AdaptiveLocalSgd
 from .reduction.buffer_broadcast import BufferBroadcast
+from .reduction.deferred_sync import DeferredSync
 from .reduction.gradient_merge import GradientMerge
 from .reduction.gradient_reduction import GradientReduction
 from .reduction.local_sgd import LocalSgd
@@ -59,6 +62,7 @@ class Levers:
         own: Optional[Mapping[str, Mapping[str, Any]]] = None,
         splitting: Optional[SplitForward] = None,
         local_rank: int = 0,
+        recomputation: Optional[Recomputation] = None,
     ) -> None:
         """`scratch` is a folder for what levers write, that goes with the session; None in a real training. `own` is
         about the script's own knobs."""
@@ -70,6 +74,8 @@ class Levers:
             UnusedParameters(self.reduction),
             self.reduction,
             BufferBroadcast(),
+            # Before those that read gradients ahead of the optimizer.
+            DeferredSync(),
             LocalSgd(clock),
             AdaptiveLocalSgd(clock),
             # The script's scaler is not asked about an overflow in a merged step: the parameters do not change in it.
@@ -80,6 +86,7 @@ class Levers:
             MemoryFraction(device),
             DataReading(reading, device),
             MicroBatches(splitting or SplitForward()),
+            ActivationCheckpointing(recomputation or Recomputation(), device),
             Resharding(),
             Prefetching(),
             GradientScatter(device),
@@ -167,7 +174,12 @@ class Levers:
         self._refusals.update(refuse_launched(self._cold))
         self._refusals.update(refuse_convolutions(training, self._device))
         for lever in self._all:
-            self._refusals.update(lever.list_refusals(training))
+            try:
+                self._refusals.update(lever.list_refusals(training))
+            except (AttributeError, ImportError, TypeError) as error:
+                # On all ranks alike: they run one torch. A training whose torch is newer than a lever goes without it.
+                reason = f"It does not work with torch {torch.__version__}: {type(error).__name__}: {error}."
+                self._refusals.update(dict.fromkeys(lever.knobs, reason))
         return dict(self._refusals)
 
     def _leave_out_idle(self, training: Training) -> None:
@@ -175,13 +187,17 @@ class Levers:
         idle, self._all = self._all, []
         kind = find_kind(training.sharded[0]) if training.sharded else ""
         for lever in idle:
-            serves = lever.serves_engines if kind == deepspeed.NAME else lever.serves_sharded
-            if serves if kind else lever.serves_replicas:
+            serves = lever.serves_plain if training.plain else lever.serves_replicas
+            if kind:
+                serves = lever.serves_engines if kind == deepspeed.NAME else lever.serves_sharded
+            if serves:
                 self._all.append(lever)
         served = {knob for lever in self._all for knob in lever.knobs}
         sentence = "The model is not sharded: every rank holds all parameters all the time."
         if kind == deepspeed.NAME:
             sentence = "It acts on DistributedDataParallel or fully_shard, not on DeepSpeed's engine."
+        elif training.plain:
+            sentence = "One rank trains the model, which nothing wraps: it acts on DistributedDataParallel."
         elif kind:
             sentence = f"It does not act on a model that is sharded by {kind}."
         unserved = {knob: sentence for lever in idle for knob in lever.knobs if knob not in served}

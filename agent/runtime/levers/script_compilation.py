@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from typing import Any, Optional
 
 from .. import private_torch
 
@@ -11,18 +11,24 @@ OURS = "is_fleet_advisors"
 """Marks what the runtime compiled."""
 
 
-def is_compiled_by_script(ddp: Any) -> bool:
-    """Whether torch.compile holds this model, a part of it, or what is around it. Walks all objects of the process."""
+def is_compiled_by_script(model: Any, inner: Optional[Any] = None) -> bool:
+    """Whether torch.compile holds this model, a part of it, or what is around it. Walks all objects of the process.
+
+    `inner` is the script's own module, which DistributedDataParallel wraps where none is given.
+    """
     if not private_torch.is_dynamo_loaded():
         return False
-    for module in (ddp, *ddp.module.modules()):
+    inner = model.module if inner is None else inner
+    for module in (model, *inner.modules()):
         call = private_torch.COMPILED_CALL.find(module)
         if private_torch.ORIGINAL.is_in(module) or (call is not None and not hasattr(call, OURS)):
             return True
-    # torch.compile(ddp) knows the model; the model knows nothing of it.
+    # torch.compile(model) knows the model; the model knows nothing of it.
     kind = private_torch.COMPILED_MODEL.find_loaded()
     return kind is not None and any(
-        private_torch.ORIGINAL.find(item) is ddp for item in gc.get_objects() if issubclass(type(item), kind)
+        private_torch.ORIGINAL.find(item) is model
+        for item in gc.get_objects()
+        if issubclass(type(item), kind)
     )
 
 

@@ -35,7 +35,7 @@ class Beat:
 
     rank: int
     step: int
-    """Step boundaries passed so far in this process."""
+    """Training steps that this process had made at its last boundary."""
     phase: str
     """One of PHASE_NAMES; "waiting" means for the agent's next instruction or for another rank."""
     exchanges: int

@@ -10,10 +10,14 @@ from typing import Any, Dict, Mapping, Optional
 
 BASE = "ADVISOR_BASE"
 """Set in a trial whose strategies are held against another one, which it holds as JSON, not against the script."""
+LOOKS_ONLY = "ADVISOR_LOOKS_ONLY"
+"""Set where nothing will be switched: a diagnosis."""
 OWN = "ADVISOR_OWN"
 """Set where the script has knobs of its own: by name, how each is put there, its value, whether it is hot and exact."""
 RUN = "ADVISOR_RUN"
 """Set where a real training runs under a strategy, which it holds as JSON."""
+RANK_PROCESS = "ADVISOR_RANK_PROCESS"
+"""The process that is the rank; in the environment of everything it starts."""
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 """Where torch keeps what it compiled."""
 
@@ -47,6 +51,10 @@ class Environment:
     """What a real training is to run under (`changes`, and what they hold for); None in a trial."""
     scratch: Optional[str] = None
     """Folder for what trials compile, that goes with the session; None leaves it where the job or torch keeps it."""
+    is_rank: bool = True
+    """Whether this process is a rank for certain: one below a launcher that tells nothing may yet be a helper."""
+    looks_only: bool = False
+    """Whether nothing will be switched, so that a training that no lever reaches is timed, too."""
     stay_s: float = 0.0
     """How long a rank that is done waits for its agent to end it: the user's command may go on after its ranks
     (evaluate, upload), which no trial may do."""
@@ -71,6 +79,7 @@ def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environme
         strategy=_read_object(values, RUN),
         # Asked before torch is there, which sets the variable by itself.
         scratch=None if COMPILED in values else values.get("ADVISOR_SESSION_DIR") or None,
+        looks_only=bool(values.get(LOOKS_ONLY)),
         stay_s=float(_read_count(values, "ADVISOR_STAY_S", 0)),
     )
 

@@ -36,6 +36,8 @@ class Phases:
     """What steps in which the script evaluates or saves spend there beyond the others, spread over all steps."""
     garbage_s: float = 0.0
     """Full collections of Python's garbage."""
+    compiling_s: float = 0.0
+    """What the script compiles again in its steps (torch.compile)."""
     stalls_s: float = 0.0
     """What computing in slow steps takes beyond the usual step, spread over all steps."""
 
@@ -69,6 +71,7 @@ PHASE_NAMES = {
     "own_code_s": "own code",
     "evaluation_s": "evaluation and saving",
     "garbage_s": "garbage collection",
+    "compiling_s": "compiling",
     "stalls_s": "stalls",
 }
 """What people call each part of a step, in the order of a step."""
@@ -150,12 +153,110 @@ class GradientNoise:
 
 
 @dataclass(frozen=True)
+class Ceiling:
+    """What a step computes, and what the devices could compute in the same time."""
+
+    operations: float
+    """Matrix operations of all ranks in one step; 0 where they could not be counted."""
+    rate: float
+    """Operations a second of all ranks' devices together in one large product of matrices."""
+    number_format: str = ""
+    """Of most operations, and of that product."""
+    refusal: str = ""
+    """Clause: why they could not be counted or held against anything; empty where they were."""
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Everything that a calibrating block adds to its result; parts that could not be measured are empty."""
 
     gradients: Tuple[GradientTiming, ...] = ()
     links: Tuple[LinkTiming, ...] = ()
     noise: Optional[GradientNoise] = None
+    ceiling: Optional[Ceiling] = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the script's own code that a rank was seen to stand in."""
+
+    part: str
+    """A field of `Phases`, or evaluation, saving or logging: what its own code did there."""
+    site: str
+    """`train.py:88`; empty where no line of the script's was on the stack."""
+    share: float
+    """Of the time that was looked at, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """Collectives that one line of the script calls, beside DDP's reduction and its broadcast of buffers."""
+
+    kind: str
+    """Whose they are: `own` (the script's), `sync_batch_norm`, `sharded` (a sharded model's, or an engine's), or
+    `split` (layers that DTensor splits over ranks)."""
+    name: str
+    """What the line calls: all_reduce, all_gather_object, or `wait` for one that was called before."""
+    site: str
+    """`train.py:88`; empty where a thread of torch's called."""
+    per_step: float
+    """Calls in one step, waits not counted."""
+    seconds: float
+    """Of one step in them, with what it waits for other ranks."""
+    bytes: int
+    """Largest size of the tensors that one of them was given."""
+    bytes_per_step: float = 0.0
+    """Of the tensors that all calls of one step were given."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that a rank did for a while."""
+
+    name: str
+    """A field of `Phases`, or `step` for a whole step, which holds the others."""
+    start_s: float
+    """Seconds from a moment that all ranks have in common."""
+    took_s: float
+    """How long it lasted."""
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """What one rank did, one thing after the other."""
+
+    rank: int
+    """Which rank."""
+    machine: str
+    """The name of its machine."""
+    spans: Tuple[Span, ...]
+    """In order of their beginnings."""
+    zero_s: float = 0.0
+    """The moment from which they are told, by its machine's monotonic clock."""
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What the script's own step computes, is given and changes (`RaceRules.weighs`): of the rank with least."""
+
+    operations: Tuple[float, ...]
+    """Matrix operations of all ranks outside of backward passes, of each step; empty where they were not counted."""
+    number_format: str = ""
+    """Of most of them."""
+    refusal: str = ""
+    """Clause: why they could not be counted; empty where they were."""
+    random_numbers: float = 0.0
+    """What all ranks' forward passes draw in one step, by dropout and the like; attention's own are not seen."""
+    backward_passes: float = 0.0
+    """For each forward pass."""
+    with_gradient: float = 0.0
+    """Share of the parameters, by numbers, whose gradient is there and not all 0 when the optimizer steps."""
+    moved: float = 0.0
+    """Share of them that a step changes."""
+    repeated: float = 0.0
+    """Share of the batches looked at that some rank's model had been given before."""
+    ranks_apart: bool = False
+    """Ranks that reduce a model together hold different parameters."""
 
 
 @dataclass(frozen=True)
@@ -237,3 +338,14 @@ class BlockResult:
     """Sentence why a check that was asked for found no such equality."""
     calibration: Optional[Calibration] = None
     """What a calibrating block measured besides."""
+    work: Optional[StepWork] = None
+    """What a step computes and changes; None where nothing asked, or where the script ended before."""
+    places: Tuple[Place, ...] = ()
+    """Where the rank whose account this is stood (`RaceRules.looks_closely`), most of the time first; else empty."""
+    room_bytes: int = 0
+    """What stayed free of its device's memory at the peak, or a rank's part of free host memory, of the rank with least
+    (`RaceRules.looks_closely`); 0 where unknown."""
+    collective_calls: Tuple[CollectiveCall, ...] = ()
+    """Collectives by the lines that call them (`RaceRules.looks_closely`), the dearest first; else empty."""
+    timelines: Tuple[RankTimeline, ...] = ()
+    """All ranks' steps on one timeline (`RaceRules.looks_closely`); else empty."""

@@ -9,7 +9,7 @@ SENTENCES: Dict[str, str] = {
         "The script {when} without building a DistributedDataParallel model: its ranks exchange by calls of its own "
         "({calls} of rank 0 since its first optimizer step), which the runtime leaves as they are. Wrap the model in "
         "torch.nn.parallel.DistributedDataParallel, or shard it with fully_shard; or tune the whole program from "
-        "outside: --kind command with settings among its arguments."
+        "outside: --kind command with settings among its arguments. advisor diagnose tells where its steps' time goes."
     ),
     "alone": (
         "The script {when} without building a DistributedDataParallel model, and no exchange between its ranks was "
@@ -21,9 +21,8 @@ SENTENCES: Dict[str, str] = {
     ),
     "no_group": (
         "The script trains without a process group ({steps} optimizer steps {when}): each of its processes trains "
-        "alone, so there is no gradient exchange to tune. Start it with torchrun --nproc-per-node 2 (or more) "
-        "script.py (without accelerators, accelerate launch starts one process whatever --num_processes says), and "
-        "train a model that is wrapped in DistributedDataParallel after torch.distributed.init_process_group()."
+        "alone, and does the same. Start one (python script.py), or train a model that is wrapped in "
+        "DistributedDataParallel after torch.distributed.init_process_group()."
     ),
     "own_groups": (
         "The script trains over process groups of its own, without a default one (torchft does so): the ranks have no "
@@ -33,7 +32,8 @@ SENTENCES: Dict[str, str] = {
     "own_engine": (
         "The script trains through {engine}, which exchanges gradients by itself: the runtime steers torch's "
         "DistributedDataParallel, fully_shard and DeepSpeed's engine up to ZeRO's stage 2. Train through one of these "
-        "for the trials, or tune the whole program from outside: --kind command with settings among its arguments."
+        "for the trials, or tune the whole program from outside: --kind command with settings among its arguments. "
+        "advisor diagnose tells where its steps' time goes."
     ),
     "spawns_own_ranks": (
         "The script starts its own training processes ({call}), which the advisor cannot reach. "
@@ -45,9 +45,10 @@ SENTENCES: Dict[str, str] = {
         "Ask RANK and WORLD_SIZE first, as under torchrun; or measure the whole mpirun on one machine, from outside: "
         "--kind command -- bash -c 'exec mpirun …'."
     ),
-    "single_rank": (
-        "The job has one rank only, so no gradients are exchanged and no communication knob can matter. "
-        "Start it with at least two ranks (torchrun --nproc-per-node 2 or more)."
+    "no_module": (
+        "The script {when} ({steps} optimizer steps), and no torch.nn.Module that holds its parameters was called: "
+        "where a step begins cannot be told. Put the parameters into a module and call that; or tune the whole program "
+        "from outside: --kind command with settings among its arguments."
     ),
     "compiled_steps": (
         "The script compiles with torch.compile, and torch {version} then removes the hooks of every optimizer's step: "

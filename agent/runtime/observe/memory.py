@@ -51,15 +51,18 @@ def count_free_bytes(device: torch.device) -> int:
     return count_free_host_bytes()
 
 
-def count_room_at_peak(device: torch.device) -> int:
+def count_room_at_peak(device: torch.device, ranks: int = 0) -> int:
     """Bytes that stayed free on the GPU when the steps since the last reset held most, or this rank's part of the free
-    host memory; 0 where unknown."""
+    host memory; 0 where unknown.
+
+    `ranks` share the host; 0: as many as the launcher says, which a script that starts its own does not.
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return max(
             1, int(free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device))
         )
-    return count_free_host_bytes() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return count_free_host_bytes() // (ranks or max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def count_free_host_bytes(root: str = "") -> int:

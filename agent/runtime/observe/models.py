@@ -1,4 +1,4 @@
-"""The models that train: which the script has wrapped or sharded, when each last ran, and which have just come."""
+"""The models that train: wrapped, sharded or plain, when each last ran, and which have just come."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..backends import is_alive
 from ..guard import guarded
 from ..untraced import untraced
+from .own_lines import find_own_line, shorten
 from .steps import list_parameters
 from .tensors import find_tensors, look_past
 
@@ -19,14 +20,27 @@ RECENT_STEPS = 4
 """A model that ran no training forward for this many steps does not train: the script may have replaced it."""
 
 
+def trains(model: Any) -> bool:
+    """Whether it, or what it only wraps, is in training mode: Lightning sets a wrapper to eval mode for a validation,
+    and afterwards only what is inside back."""
+    if model.training:
+        return True
+    parts = [*model.children()]
+    return len(parts) == 1 and parts[0].training
+
+
 class Models:
     """Holds none of them alive."""
 
     def __init__(self) -> None:
         self._replicas: List[Any] = []
+        self._lines: Dict[int, str] = {}
+        """By identity, where the script wrapped each."""
         self.has_replicas = False
         """Whether the script has ever wrapped one."""
         self._sharded: List[Any] = []
+        self._plain: List[Any] = []
+        """Those that nothing wraps or shards, of a job of one rank."""
         self.last_forward: Dict[int, int] = {}
         """The step of the last training forward of each that lives, by its identity."""
         self._awaited: Dict[int, List[Tuple[Any, Any]]] = {}
@@ -41,14 +55,23 @@ class Models:
         """Whether a model or an optimizer has come that the strategy in force was not put on."""
 
     def add_replica(self, ddp: Any) -> None:
-        identity = id(ddp)
+        self.has_replicas = True
+        self._lines[id(ddp)] = shorten(find_own_line(sys._getframe(1)))
+        self._replicas.append(self._refer_to(ddp))
+
+    def find_line(self, ddp: Any) -> str:
+        """`train.py:88`, where the script has wrapped it; "" where nothing tells."""
+        return self._lines.get(id(ddp), "")
+
+    def _refer_to(self, model: Any) -> Any:
+        identity = id(model)
 
         def forget(_: Any) -> None:
             self.last_forward.pop(identity, None)
             self._awaited.pop(identity, None)
+            self._lines.pop(identity, None)
 
-        self.has_replicas = True
-        self._replicas.append(weakref.ref(ddp, forget))
+        return weakref.ref(model, forget)
 
     def meet(self, model: Any, is_late: bool) -> None:
         """Its first training forward comes: a copy of a wrapped model was never wrapped."""
@@ -92,9 +115,17 @@ class Models:
         self._sharded.append(weakref.ref(root))
         self.last_forward[id(root)] = self.step
 
+    def add_plain(self, root: Any) -> None:
+        """What may be called as a whole."""
+        self._plain.append(self._refer_to(root))
+
+    def drop_plain(self, root: Any) -> None:
+        """Its parts are called instead."""
+        self._plain = [known for known in self._plain if known() is not root]
+
     @property
     def has_any(self) -> bool:
-        return bool(self._replicas or self._sharded)
+        return bool(self._replicas or self._sharded or self._plain)
 
     @property
     def has_unmet(self) -> bool:
@@ -111,13 +142,21 @@ class Models:
         """The outermost sharded modules that train now, in the order of their optimizers' parameters."""
         return self._list_recent(self._sharded)
 
+    def list_plain(self) -> List[Any]:
+        """The plain models that train now, in the order of their optimizers' parameters."""
+        return self._list_recent(self._plain)
+
+    def list_training(self) -> List[Any]:
+        """All that train now."""
+        return [*self.list_replicas(), *self.list_sharded(), *self.list_plain()]
+
     def list_known_sharded(self) -> List[Any]:
         """All that still live, whether they train or not."""
         return _list_live(self._sharded)
 
     def list_known(self) -> List[Any]:
         """Every model that still lives."""
-        return [*_list_live(self._replicas), *_list_live(self._sharded)]
+        return _list_live([*self._replicas, *self._sharded, *self._plain])
 
     @untraced
     def are_strange_to(self, optimizer: Any) -> bool:
@@ -135,8 +174,9 @@ class Models:
         if self._replicas:
             ddp = self._replicas[-1]()
             return ddp is not None and not ddp.module.training
-        root = self._sharded[-1]() if self._sharded else None
-        return root is not None and not root.training
+        roots = self._sharded or self._plain
+        root = roots[-1]() if roots else None
+        return root is not None and not trains(root)
 
     def _list_recent(self, references: List[Any]) -> List[Any]:
         oldest = self.step - RECENT_STEPS
@@ -165,11 +205,13 @@ ENGINES = {
 PIPELINES = "torch.distributed.pipelining.stage"
 
 
-def is_pipelined() -> bool:
-    """Whether a stage of torch's pipelines lives in this process. Walks all objects where they were imported."""
-    return PIPELINES in sys.modules and any(
-        type(item).__module__ == PIPELINES and hasattr(item, "submod") for item in gc.get_objects()
-    )
+def count_pipeline_ranks() -> int:
+    """Ranks of the pipeline of which torch's stages live in this process; 0 without. Walks all objects where torch's
+    pipelines were imported."""
+    if PIPELINES not in sys.modules:
+        return 0
+    stages = (item for item in gc.get_objects() if type(item).__module__ == PIPELINES)
+    return max((stage.group_size for stage in stages if hasattr(stage, "submod")), default=0)
 
 
 def find_engine() -> str:

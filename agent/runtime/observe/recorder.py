@@ -9,13 +9,14 @@ from typing import Any, Dict, List, Optional, Set, Tuple, Union
 import torch
 
 from .clock import Clock
+from .collective_calls import CollectiveCalls
 
 MOST_CALLS = 12
 """Collectives of a step that are told one by one."""
 _DIGITS = 8
 
 
-OWN, DATA, FORWARD, BACKWARD, OPTIMIZER, REDUCTION, COLLECTIVE, GARBAGE, BUFFERS = range(9)
+OWN, DATA, FORWARD, BACKWARD, OPTIMIZER, REDUCTION, COLLECTIVE, GARBAGE, BUFFERS, COMPILING = range(10)
 """What a rank does at a moment. OWN is the script's code outside of all others; REDUCTION is what a strategy of ours
 exchanges in the place of DDP's reduction, and what DDP's forward does for it; BUFFERS is rank 0's broadcast of the
 model's buffers there; COLLECTIVE any other call that waits for ranks."""
@@ -29,6 +30,7 @@ PHASES = (
     "collectives_s",
     "garbage_s",
     "buffers_s",
+    "compiling_s",
 )
 """Their names in what ranks tell each other."""
 
@@ -67,7 +69,9 @@ class Recorder:
     """Marks of the step in progress. A moment belongs to the phase that began last (a collective inside a backward
     inside a forward), so that phases never overlap. They are marked only while `recording`."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_alone: bool = False) -> None:
+        """`is_alone`: there is one rank, whose calls of torch.distributed bring nothing anywhere."""
+        self._is_alone = is_alone
         self.clock: Any = None
         self.recording = False
         self.keeps_loss = False
@@ -76,6 +80,8 @@ class Recorder:
         """The last loss: a number, or a tensor of one on a device."""
         self.exchanges = 0
         """Calls of torch.distributed that brought values from rank to rank, DDP's own reductions left out."""
+        self.calls: Optional[CollectiveCalls] = None
+        """Where a diagnosis is told which lines call."""
         self.asks_ddp = False
         """Whether DDP times every iteration and is asked for it."""
         self.has_nested = False
@@ -128,15 +134,16 @@ class Recorder:
         """
         self.ahead, self._kept, self.gives_way = count, kept, gives_way
 
-    def pass_boundary(self, samples: float) -> None:
-        """Between two of these steps; the first forward of the one that begins is marked, too."""
+    def pass_boundary(self, samples: float, in_forward: bool = True) -> None:
+        """Between two of these steps; the first forward of the one that begins is marked, too, where it begins here."""
         mark, step = self.clock.mark(), self._step
         if step is not None:
             step.end, step.samples = mark, samples
             self._kept.append(step)
         self._settle_stack()
-        self._stack.append(FORWARD)
-        self._step = StepMarks(mark, FORWARD, bool(self._savers))
+        if in_forward:
+            self._stack.append(FORWARD)
+        self._step = StepMarks(mark, self._stack[-1], bool(self._savers))
         self.ahead -= 1
 
     def raise_flag(self, flag: int) -> None:
@@ -158,6 +165,11 @@ class Recorder:
         if self._step is not None:
             self._step.data_wait_s += seconds
 
+    @property
+    def phase(self) -> int:
+        """What is done at this moment, while recording."""
+        return self._stack[-1]
+
     def begin(self, phase: int) -> None:
         """Whatever is done from here on is that, until `end`."""
         if self.recording:
@@ -177,22 +189,27 @@ class Recorder:
                 step.marks.append(self.clock.mark())
                 step.phases.append(stack[-1])
 
-    def begin_collective(self, phase: int, exchanges: bool = False) -> bool:
-        """Whether a call that waits for other ranks counts by itself: not inside another, nor beside the training."""
+    def begin_collective(self, phase: int, exchanges: bool = False, name: str = "", given: Any = ()) -> bool:
+        """Whether a call that waits for other ranks counts by itself: not inside another, nor beside the training.
+        `name` is the called method's, `given` its arguments."""
         if exchanges:
             self.exchanges += 1
-        if not self.recording or self._stack[-1] in (REDUCTION, COLLECTIVE, BUFFERS):
+        if not self.recording or self._is_alone or self._stack[-1] in (REDUCTION, COLLECTIVE, BUFFERS):
             return False
         # Backward runs on threads of its own on CUDA. What runs beside it is on another stream.
         is_ours = get_ident() == self._thread or (self._backward_depth > 0 and self.clock.is_in_turn())
         if is_ours:
+            in_model = self._stack[-1] in (FORWARD, BACKWARD)
             self.begin(phase)
+            if self.calls is not None and phase == COLLECTIVE and self._step is not None:
+                self.calls.note(self._step, name, given, in_model)
         return is_ours
 
-    def note_garbage(self, begins: bool) -> None:
-        """Python collects all of its garbage."""
-        if get_ident() == self._thread:
-            (self.begin if begins else self.end)(GARBAGE)
+    def note_interlude(self, phase: int, begins: bool) -> None:
+        """Python collects all of its garbage, or torch compiles, in the midst of anything else."""
+        # What compiling leaves behind is collected in its own time.
+        if get_ident() == self._thread and (phase == COMPILING or self._stack[-1] != COMPILING):
+            (self.begin if begins else self.end)(phase)
 
     def note_reduction(self, ddp: Any, logged: Dict[str, int], exposed_s: float) -> None:
         """After a training forward of this model, which made DDP log its last reduction."""

@@ -70,3 +70,10 @@ def explain_delay(ddp: Any) -> str:
     if DELAYS_ALL.find(ddp) or DELAYED.find(ddp):
         return "The script delays all-reduces of some parameters (delay_all_reduce_named_params)"
     return ""
+
+
+def explain_own_ending(ddp: Any) -> str:
+    """That the script waits for the reduction by itself, as from torch 2.15 on: a sentence's beginning or ""."""
+    if getattr(ddp, "require_manual_backward_finalization", False):
+        return "The script ends each backward pass by finalize_backward()"
+    return ""

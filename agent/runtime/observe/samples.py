@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import deque
-from typing import Any, Deque, Dict, Optional
+from typing import Any, Callable, Deque, Dict, List, Optional
 
 from ..untraced import untraced
 from .tensors import find_tensors, read_shape
 
 MOST_WAITING = 256
 """Batches of one loader that are remembered until a forward takes them up."""
+MOST_WEIGHED = 8
+"""Steps of which the numbers that the model was given are counted."""
 
 
 @untraced
@@ -24,6 +28,12 @@ def count_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> i
                 return loader_batch_size
             return shape[0]
     return 0
+
+
+@untraced
+def count_numbers(args: Any, kwargs: Any) -> int:
+    """Numbers in all tensors that a forward is given."""
+    return sum(math.prod(read_shape(tensor)) for source in (args, kwargs) for tensor in find_tensors(source))
 
 
 class SampleCount:
@@ -50,6 +60,13 @@ class SampleCount:
         self.forwards = 0
         self.told: Optional[int] = None
         """What the script itself says it consumed in this step."""
+        self.has_told = False
+        """Whether it ever said so."""
+        self.on_given: Optional[Callable[[Any, Any], None]] = None
+        """Hears what each forward that counts is given."""
+        self._numbers = 0
+        self._weighed: List[int] = []
+        """Numbers that the model was given in each of the first steps."""
         self._ranks = 0
         """That share a step, where steps are counted."""
         self._multiple = 1
@@ -81,6 +98,10 @@ class SampleCount:
         if not taken and self._fetched and self.samples > 0:
             return
         self.forwards += 1
+        if len(self._weighed) < MOST_WEIGHED:
+            self._numbers += count_numbers(args, kwargs)
+        if self.on_given is not None:
+            self.on_given(args, kwargs)
         if self._fixed:
             self.samples += self._fixed * multiple
         elif taken:
@@ -100,10 +121,19 @@ class SampleCount:
         self._has_rows = self._has_rows or rows == full
         return rows if self._has_rows and 0 < rows < full else full
 
+    @property
+    def numbers_per_step(self) -> float:
+        """Numbers that the model was given in one of the first steps; 0 before there was one."""
+        return float(statistics.median(self._weighed)) if self._weighed else 0.0
+
     def close_step(self) -> float:
         """Samples of the step that ends here; the count starts again."""
         samples = self.samples / self.sharers if self.told is None else self.told
         if self._ranks:
             samples = self._multiple / self._ranks
+        self.has_told = self.has_told or self.told is not None
+        if len(self._weighed) < MOST_WEIGHED:
+            self._weighed.append(self._numbers)
+        self._numbers = 0
         self.samples, self.forwards, self._first_model, self.told = 0, 0, None, None
         return samples

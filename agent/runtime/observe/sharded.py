@@ -22,21 +22,24 @@ def find_sharded_roots(optimizer: Any) -> List[Any]:
     """
     engines = deepspeed.find_engines(optimizer)
     kinds = _list_kinds()
-    if engines or not kinds:
-        return engines
-    modules = [item for item in gc.get_objects() if issubclass(type(item), kinds)]
-    inner = {id(part) for module in modules for part in module.modules() if part is not module}
-    owners = {
-        id(parameter): module
-        for module in modules
-        if id(module) not in inner
-        for parameter in module.parameters()
-    }
+    return engines if engines or not kinds else find_outermost(optimizer, kinds)
+
+
+def find_outermost(optimizer: Any, kinds: Tuple[type, ...]) -> List[Any]:
+    """The outermost modules of these kinds that hold this optimizer's parameters, in their order. Walks all objects."""
+    owners = {id(parameter): root for root in list_outermost(kinds) for parameter in root.parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     roots = {
         id(root): root for root in (owners.get(id(parameter)) for parameter in parameters) if root is not None
     }
     return list(roots.values())
+
+
+def list_outermost(kinds: Tuple[type, ...]) -> List[Any]:
+    """The modules of these kinds that are part of no other one. Walks all objects."""
+    modules = [item for item in gc.get_objects() if issubclass(type(item), kinds)]
+    inner = {id(part) for module in modules for part in module.modules() if part is not module}
+    return [module for module in modules if id(module) not in inner]
 
 
 def _list_kinds() -> Tuple[type, ...]:
@@ -162,6 +165,16 @@ def list_groups(module: Any) -> List[Any]:
     state = private_torch.GET_SHARDED_STATE.of(module)()
     groups = private_torch.PARAMETER_GROUPS.find(state)
     return [private_torch.PARAMETER_GROUP.of(state)] if groups is None else list(groups)
+
+
+def reduces_gradients(root: Any) -> bool:
+    """Whether a backward that ends now has reduced this model's gradients: not where the script puts that off
+    (set_requires_gradient_sync, no_sync). Walks all of its modules."""
+    if not hasattr(root, "set_requires_gradient_sync"):
+        return bool(private_torch.SYNCS_GRADIENTS.find(root, True))
+    if explain_unknown_groups(root) is not None:
+        return True
+    return any(getattr(group, "reduce_grads", True) for group in list_all_groups([root]))
 
 
 def list_parts(root: Any) -> Dict[Any, Any]:

@@ -3,12 +3,14 @@
 A rank's own steps are no common count: one may skip an optimizer's step, drop a bad batch or accumulate otherwise. But
 none can make an exchange more or less than the others, so whatever ranks do together has its place after so many.
 Where none is seen any more, because the script averages parameters by hand or a pipeline prepares DDP's reducer itself,
-what is left to count are the ranks' own steps.
+what is left to count are the ranks' own steps. Where one rank trains alone its own steps are the common ones.
 """
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, List, Optional
+
+from .sharded import reduces_gradients
 
 FIRST_LOOK = 4
 """Exchanges after which ranks ask each other for the first time whether they have seen enough."""
@@ -22,10 +24,22 @@ between two: the model's copies exchange nothing by themselves, or not in passes
 class SharedSteps:
     """Counts until the ranks have agreed on the exchanges of a step; from then on says where each step ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_alone: bool = False) -> None:
+        """`is_alone`: there is one rank."""
+        self._is_alone = is_alone
         self.exchanges = 0
         self.repeats_backward = False
         """Whether a backward pass came without a forward before it."""
+        self.reads_between = False
+        """Whether gradients were read before the last exchange ahead of an optimizer's step."""
+        self._sharded: Any = None
+        """The model of the last forward, where no DDP wraps it, until the ranks agree."""
+        self._reductions, self.reductions = 0, 0
+        """Passes that reduced a sharded model's gradients in the own step under way, and in the last one."""
+        self._since_update = 0
+        """Exchanges since an optimizer has stepped."""
+        self._read_after: Optional[int] = None
+        """How many of them had come when gradients were first read."""
         self._has_forward = False
         self._is_due = False
         """Whether a forward has come whose backward pass exchanges gradients."""
@@ -37,23 +51,41 @@ class SharedSteps:
         """Exchanges in each of this rank's own steps."""
         self._length = 0
         self._next_look = FIRST_LOOK
+        self.by_updates = False
+        """Whether a step ends with its optimizer's, and each is counted: nothing is known of the models' exchanges."""
 
     def note_forward(self, model: Any) -> None:
         """A training forward of a replica, or of a sharded model, which has no such flag."""
         self._has_forward = True
         self._is_due = self._is_due or model.__dict__.get("require_backward_grad_sync", True)
+        is_sharded = not self.are_agreed and "require_backward_grad_sync" not in model.__dict__
+        self._sharded = model if is_sharded else None
 
     def note_backward(self) -> None:
         self.repeats_backward = self.repeats_backward or not self._has_forward
         self._has_forward = False
-        if self._is_due:
+        sharded, self._sharded = self._sharded, None
+        if sharded is not None:
+            self._reductions += reduces_gradients(sharded)
+        if self._is_due and not self.by_updates:
             self._is_due = False
             self._longest, self._quiet = max(self._longest, self._quiet), 0
             self._count()
 
+    def note_read(self) -> None:
+        """Gradients are about to be clipped or unscaled."""
+        if self._read_after is None:
+            self._read_after = self._since_update
+
+    def note_update(self) -> None:
+        """An optimizer steps."""
+        self.reads_between |= self._read_after is not None and self._read_after < self._since_update
+        self._since_update, self._read_after = 0, None
+
     def _count(self) -> None:
         self.exchanges += 1
         self._since += 1
+        self._since_update += 1
 
     @property
     def length(self) -> int:
@@ -72,10 +104,11 @@ class SharedSteps:
 
     def _end_own_step(self) -> None:
         self._quiet += 1
-        if self._quiet > UNSEEN * self._longest:
+        if self.by_updates or self._quiet > UNSEEN * self._longest:
             self._count()
         if not self.are_agreed:
             self._own.append(self._since)
+            self.reductions, self._reductions = self._reductions, 0
             self._since = 0
 
     def describe(self) -> List[int]:
@@ -92,7 +125,7 @@ class SharedSteps:
         """At a forward: whether a step has ended, the ranks' common one or, until they agree, this rank's own."""
         if has_own_ended:
             self._end_own_step()
-        if not self.are_agreed:
+        if self._is_alone or not self.are_agreed:
             return has_own_ended
         has_ended = may_end and self._since >= self._length
         if has_ended:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from typing import Any, Dict, Iterable, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 MOST_FILES = 200
 MOST_BYTES = 1 << 20
@@ -24,13 +24,22 @@ def digest_own_sources(modules: Mapping[str, Any], launched: str) -> Dict[str, s
         here, latest_s = os.getcwd(), os.stat(launched).st_mtime
     except OSError:
         return {}
+    return dict(_digest_all(list_own_sources(modules), here, latest_s))
+
+
+def list_own_sources(modules: Mapping[str, Any]) -> List[str]:
+    """The modules' files in the working directory and beside the main script, which comes first; 200 at most."""
     main = _find_file(modules.get("__main__"))
+    try:
+        here = os.getcwd()
+    except OSError:
+        return []
     folders = tuple({os.path.join(here, ""), os.path.join(os.path.dirname(main or here), "")})
     found = sorted({path for path in map(_find_file, list(modules.values())) if path is not None})
     own = [path for path in found if path.startswith(folders) and not _is_anothers(path)]
     if main is not None:
         own = [main, *(path for path in own if path != main)]
-    return dict(_digest_all(own[:MOST_FILES], here, latest_s))
+    return own[:MOST_FILES]
 
 
 def _find_file(module: Any) -> Optional[str]:

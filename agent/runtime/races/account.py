@@ -29,6 +29,7 @@ WORK = (
     "own_code_s",
     "evaluation_s",
     "garbage_s",
+    "compiling_s",
     "stalls_s",
 )
 """What a late rank may do."""
@@ -74,7 +75,7 @@ def _split_reduction(arms: Sequence[RankArm], length: int) -> List[Optional[Spli
     """
     apart = [arm.read_phase("reduction_s", length) for arm in arms]
     split = [(_mean(times) - waited_s, waited_s) for times, waited_s in zip(apart, _find_waits(apart))]
-    if any(arm.averages for arm in arms):
+    if len(arms) == 1 or any(arm.averages for arm in arms):
         return [*split]
     known = [arm.profiled or list(zip(arm.read_phase("backward_s", length), arm.exposed_s)) for arm in arms]
     told = [steps for steps in zip(*known) if all(waited is not None for _, waited in steps)]
@@ -94,9 +95,13 @@ def _split_reduction(arms: Sequence[RankArm], length: int) -> List[Optional[Spli
 def _split_collectives(arms: Sequence[RankArm], length: int) -> List[Split]:
     """Of each rank's mean step, what its other collectives take on the wire, and what it waits in them.
 
-    The n-th of a step is the same on all ranks. Where they made different ones, nothing is known of waiting.
+    The n-th of a step is the same on all ranks. Where they made different ones, nothing is known of waiting. Steps in
+    which all ranks evaluate or save hold collectives of that: the others tell what training calls.
     """
-    calls = [arm.collectives[:length] or [[]] * length for arm in arms]
+    flags = zip(*(arm.flags[:length] for arm in arms))
+    usual = [place for place, ranks in enumerate(flags) if min(ranks) < INTERRUPTED] or range(length)
+    made = [arm.collectives[:length] or [[]] * length for arm in arms]
+    calls = [[steps[place] for place in usual] for steps in made]
     alike = [step for step in zip(*calls) if len({len(made) for made in step}) == 1]
     most = max((len(step[0]) for step in alike), default=0)
     by_call = [
@@ -105,10 +110,18 @@ def _split_collectives(arms: Sequence[RankArm], length: int) -> List[Split]:
     ]
     in_turn = [sum(waits) for waits in zip(*map(_find_turns, by_call))] or [0.0] * len(arms)
     throughout = _find_delays([[sum(made) for made in rank] for rank in zip(*alike)])
-    share = len(alike) / length if length else 0.0
+    share = len(alike) / len(usual) if length else 0.0
     waits = [share * max(both) for both in zip(in_turn, throughout or in_turn)]
-    wholes = [sum(map(sum, rank)) / length if length else 0.0 for rank in calls]
-    return [(whole_s - waited_s, waited_s) for whole_s, waited_s in zip(wholes, waits)]
+    wholes = [_mean([*map(sum, rank)]) for rank in calls]
+    # No more than in all steps, so that a rank's parts add up.
+    parts = [
+        min(1.0, _mean([*map(sum, rank)]) / whole_s) if whole_s else 0.0
+        for rank, whole_s in zip(made, wholes)
+    ]
+    return [
+        (part * (whole_s - waited_s), part * waited_s)
+        for part, whole_s, waited_s in zip(parts, wholes, waits)
+    ]
 
 
 def _find_waits(ranks: Sequence[Sequence[float]]) -> List[float]:
@@ -150,10 +163,13 @@ def _account_for_rank(
         "optimizer_s": _find_stalls(steps, arm.read_phase("optimizer_s", length), arm.period),
     }
     means = {name: _mean(arm.read_phase(name, length)) - stalls.get(name, 0.0) for name in PHASES}
-    evaluation_s = _find_evaluation(arm.read_phase("own_code_s", length), arm.flags)
+    evaluated = {
+        name: _find_evaluation(arm.read_phase(name, length), arm.flags)
+        for name in ("own_code_s", "data_wait_s")
+    }
     call_s, waited_s = called
     return Phases(
-        data_wait_s=means["data_wait_s"],
+        data_wait_s=means["data_wait_s"] - evaluated["data_wait_s"],
         forward_s=means["forward_s"],
         backward_s=means["backward_s"] - in_backward_s,
         exposed_comm_s=None if reduced is None else wire_s,
@@ -162,9 +178,10 @@ def _account_for_rank(
         collectives_s=call_s + (apart_s if reduced is None else 0.0),
         wait_s=waited_s + reduction_wait_s + sent_wait_s,
         optimizer_s=means["optimizer_s"],
-        own_code_s=means["own_code_s"] - evaluation_s,
-        evaluation_s=evaluation_s,
+        own_code_s=means["own_code_s"] - evaluated["own_code_s"],
+        evaluation_s=sum(evaluated.values()) + means["collectives_s"] - call_s - waited_s,
         garbage_s=means["garbage_s"],
+        compiling_s=means["compiling_s"],
         stalls_s=sum(stalls.values()),
     )
 
@@ -183,13 +200,12 @@ def _find_stalls(steps: Sequence[float], times: Sequence[Optional[float]], perio
     return sum(slow) / len(steps)
 
 
-def _find_evaluation(own_s: Sequence[float], flags: Sequence[int]) -> float:
-    """What steps with an evaluation or a save spend in the script's own code beyond the others, in the mean step."""
-    usual = [seconds for seconds, flag in zip(own_s, flags) if flag < INTERRUPTED]
-    if not usual or len(usual) == len(own_s):
+def _find_evaluation(times: Sequence[float], flags: Sequence[int]) -> float:
+    """What steps with an evaluation or a save spend in a phase beyond the others, in the mean step."""
+    usual = [seconds for seconds, flag in zip(times, flags) if flag < INTERRUPTED]
+    if not usual or len(usual) == len(times):
         return 0.0
-    mean_s = _mean(usual)
-    return max(0.0, sum(own_s) - len(own_s) * mean_s) / len(own_s)
+    return max(0.0, _mean(times) - _mean(usual))
 
 
 def _find_late(accounts: Sequence[Phases], step_s: float, saves: Sequence[float]) -> Optional[LateRank]:

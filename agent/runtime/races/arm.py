@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from ..calibrating.calibration_results import RankCalibration
 from ..levers.lever import Evidence
@@ -65,6 +65,7 @@ class Arm:
     """Steps after which every bit was the first arm's on all ranks."""
     bits_differ: str = ""
     calibration: Optional[RankCalibration] = None
+    work: Optional[Dict[str, Any]] = None
 
     @property
     def races(self) -> bool:
@@ -180,6 +181,7 @@ class Arm:
             bit_steps=self.bit_steps,
             bits_differ=self.bits_differ,
             calibration=self.calibration,
+            work=self.work,
         )
 
     def _choose(self) -> List[int]:

@@ -54,6 +54,13 @@ class RaceRules:
     after which the whole state is held against the first arm's, bit for bit. 0 checks nothing."""
     calibrate: bool = False
     """Also measure links, gradients and the gradient's noise after the timed steps."""
+    ceiling: bool = False
+    """Also count a step's operations, and time what this device and the links between ranks could do."""
+    weighs: bool = False
+    """Of a race of one arm: also weigh what a step computes, is given and changes, in steps after the timed ones."""
+    looks_closely: bool = False
+    """A diagnosis: a thread in each rank samples in which lines it stands, and all that was timed is told, step by
+    step."""
 
 
 @dataclass(frozen=True)

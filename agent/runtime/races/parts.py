@@ -7,6 +7,7 @@ from typing import Any, Dict, List
 
 import torch.distributed as dist
 
+from ..backends import find_place
 from ..facts import count_gradient_bytes, locate
 from ..levers.lever import Training
 from ..levers.registry import Levers
@@ -31,9 +32,9 @@ class RankParts:
 
     def __init__(self, process: RankProcess) -> None:
         self.process, environment, models = process, process.environment, process.models
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.rank, self.world_size = find_place()
         self.local_world_size = environment.local_world_size
-        self.device, self.backend = locate(models.list_replicas(), models.list_sharded())
+        self.device, self.backend = locate(models.list_replicas(), models.list_sharded(), models.list_plain())
         self.clock = choose_clock(self.device)
         self.recorder, self.reading = process.recorder, process.reading
         self.recorder.clock = self.clock
@@ -49,6 +50,7 @@ class RankParts:
             environment.own,
             process.splitting,
             environment.local_rank,
+            process.recomputation,
         )
         self.asks_cheaply = self.device.type == "cpu"
         """Whether DDP may be asked for its times in every step: elsewhere that makes the host wait for the device."""
@@ -75,7 +77,8 @@ class RankParts:
     def gather_training(self) -> Training:
         """What levers act on."""
         process = self.process
-        replicas, sharded = process.models.list_replicas(), process.models.list_sharded()
+        models = process.models
+        replicas, sharded, plain = models.list_replicas(), models.list_sharded(), models.list_plain()
         return Training(
             replicas,
             process.watch.list_optimizers(),
@@ -86,7 +89,10 @@ class RankParts:
             process.models.list_known(),
             process.shared.repeats_backward,
             process.models.entered,
-            process.watch.list_waiting([*replicas, *sharded]),
+            process.watch.list_waiting(models.list_training()),
+            plain,
+            process.shared.length,
+            process.shared.reads_between,
         )
 
     def has_room(self, reducers: int) -> bool:
@@ -158,16 +164,19 @@ def leave_group(process: RankProcess, is_over: bool) -> None:
 
 def _open_exchange(process: RankProcess) -> Exchange:
     environment = process.environment
-    if not dist.is_initialized():
+    if environment.world_size == 1:
+        store: Any = dist.HashStore()  # nobody is to be met
+    elif dist.is_initialized():
+        store = DEFAULT_STORE.load()()
+    else:
         raise PeerLost(
             "The script has destroyed its default process group, over whose store the ranks agree."
         )
     return Exchange(
-        DEFAULT_STORE.load()(),
+        store,
         # Torchrun keeps its store over restarts of the ranks: none may read what an earlier one left.
         f"{environment.session}/{environment.attempt}/{process.groups_left}",
-        dist.get_rank(),
-        dist.get_world_size(),
+        *find_place(),
         process.write_waiting,
         process.note_exchange,
         most_s=PEER_TIMEOUT_S if environment.strategy is None else PRODUCTION_TIMEOUT_S,

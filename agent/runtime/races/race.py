@@ -12,8 +12,6 @@ from dataclasses import asdict
 from typing import Any, Dict, List, Optional
 
 from ..calibrating.calibration import CalibrationSteps
-from ..calibrating.link_sweep import LinkSweep
-from ..facts import count_gradient_bytes
 from ..levers.lever import Evidence, RelaunchNeeded
 from ..link import beat
 from ..link.measured import BlockResult
@@ -22,6 +20,8 @@ from ..observe.recorder import StepMarks, read_losses
 from .agreement import Bits, sum_bits
 from .arm import Arm
 from .bit_check import check_bits
+from .close_look import CloseLook
+from .further_steps import begin_calibration, can_calibrate, measure_rates, watch_steps
 from .judge import (
     LONG_CYCLE,
     MOVED_SENTENCE,
@@ -38,6 +38,7 @@ from .parts import PEER_TIMEOUT_S, RankParts
 from .rank_arm import RankRace, gather_race
 from .results import merge_race, read_peak
 from .snapshot import TrainingSnapshot
+from .weighing import Weighing
 
 USUAL_SAMPLE_RATE = 100
 """DDP times every hundredth iteration unless told otherwise (kDDPRuntimeLoggingSampleRate)."""
@@ -60,6 +61,8 @@ class Race:
         if checks and not explain_no_check(training):
             self._loss_check = LossCheck(parts, order.rules.loss_check_steps)
             parts.reading.put_off(order.rules.loss_check_offset)
+        self._look = CloseLook(parts, order.rules.looks_closely)
+        self._weighing = Weighing(parts) if order.rules.weighs and len(order.arms) == 1 else None
         self._judge = Judge(order.rules, self.arms, parts.clock, self._snapshot is not None)
         self._in_force: Optional[Arm] = None
         self._needs_lead_in = True
@@ -117,14 +120,19 @@ class Race:
 
     def _run(self) -> Steps:
         self._prepare()
+        if self._weighing is not None:
+            self._weighing.look_at_batches(True)
         for arm in self.arms:
             yield from self._enter(arm)
+        if self._weighing is not None:
+            self._weighing.look_at_batches(False)
         if steps := self._order.rules.bit_check_steps:
             yield from check_bits(self._parts, self.arms, self._switch_to, steps, self._snapshot)
             self.disturbed = self._needs_lead_in = True
         course = self._agree(self._judge.plan)
         self._parts.enter(beat.TIMING)
         self._parts.recorder.start()
+        self._look.begin()
         self._ask_ddp(self._parts.asks_cheaply)
         if self._loss_check is not None and not course.is_over and self._switch_to(self.arms[0]):
             yield from self._check_losses(self._loss_check.at_start)
@@ -138,11 +146,12 @@ class Race:
             if alone and alone.timed and alone.count_batches() >= course.steps:
                 break
             course = self._agree(lambda course=course: self._judge.look(self._cycles, course))
+        self._look.pause()
         for arm in reversed([arm for arm in self.arms if arm.races]):
             if arm.evidence is None:
                 self._collect_evidence(arm)
             yield from self._profile(arm, course)
-        yield from self._calibrate()
+        yield from self._look_further()
         self._conclude(script_ended=False)
 
     def _prepare(self) -> None:
@@ -256,7 +265,7 @@ class Race:
         Local SGD reduces nothing in most steps: its communication is the averaging, which was timed already.
         """
         parts, rules = self._parts, self._order.rules
-        if not parts.list_replicas() or rules.profile_steps < 1:
+        if not parts.list_replicas() or parts.world_size == 1 or rules.profile_steps < 1:
             return
         asked = parts.asks_cheaply and any(step.exposed_s is not None for step in arm.timed)
         if parts.share(asked, "whether an arm was profiled"):
@@ -277,34 +286,25 @@ class Race:
 
     def _ask_ddp(self, asks: bool) -> None:
         """Whether DDP times each of its iterations, and is asked for it."""
+        asks = asks and self._parts.world_size > 1
         self._parts.recorder.asks_ddp = asks
         self._parts.recorder.forget_reductions()
         self._parts.rate_logging(1 if asks else USUAL_SAMPLE_RATE)
 
-    def _calibrate(self) -> Steps:
-        """Of DistributedDataParallel models, under the first arm."""
+    def _look_further(self) -> Steps:
+        """Under the first arm: what a step does is weighed; links, gradients and devices are measured."""
         parts, first = self._parts, self.arms[0]
-        replicas = parts.list_replicas()
-        if not (self._order.rules.calibrate and replicas and first.races):
-            return
-        self._switch_to(first)
-        parts.enter(beat.CALIBRATING)
-        self.calibration = CalibrationSteps(replicas, parts.levers.replaces_reduction, parts.clock)
-        parts.levers.events.listeners.insert(0, self.calibration)
-        self.disturbed = True
-        is_complete = False
-        while not is_complete:
-            step = yield
-            is_complete = step is not None and self.calibration.end_step(step)
-        parts.levers.events.listeners.remove(self.calibration)
-        sweep = LinkSweep(
-            parts.exchange,
-            parts.levers.reduction.communicators,
-            parts.device,
-            parts.clock,
-            parts.local_world_size,
-        )
-        self.calibration.measure_links(sweep, sum(map(count_gradient_bytes, parts.list_replicas())))
+        if self._weighing is not None and first.races:
+            self.disturbed = True
+            self._weighing.begin()
+            yield from watch_steps(parts, self._weighing)
+            first.work = self._weighing.read()
+        if first.races and can_calibrate(parts, self._order.rules):
+            self._switch_to(first)
+            self.disturbed = True
+            self.calibration = begin_calibration(parts, self._order.rules)
+            yield from watch_steps(parts, self.calibration)
+            measure_rates(parts, self.calibration)
 
     # What happens at one boundary.
 
@@ -374,7 +374,8 @@ class Race:
         if not script_ended:
             self._put_right()
             parts.levers.reduction.drop_spares()
-        own = RankRace(arms, sum_bits(parts.list_replicas()), losses)
+        look = self._look.end(self.arms[0].timed)
+        own = RankRace(arms, sum_bits(parts.list_replicas()), losses, look)
         ranks = gather_race(parts.exchange, own, 15.0 if script_ended else PEER_TIMEOUT_S)
         if ranks is not None:
             blocks = [arm.order.block_id for arm in self.arms]

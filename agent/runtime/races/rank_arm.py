@@ -9,6 +9,7 @@ from ..calibrating.calibration_results import RankCalibration
 from ..levers.lever import Evidence
 from ..link.exchange import Exchange
 from .agreement import Bits
+from .close_look import RankLook
 
 Loss = Union[float, str, None]
 """"nan" is one that was not finite, None one that the script did not show."""
@@ -52,6 +53,8 @@ class RankArm:
     bit_steps: int = 0
     bits_differ: str = ""
     calibration: Optional[RankCalibration] = None
+    work: Optional[Dict[str, Any]] = None
+    """What was weighed, as plain JSON."""
 
     def read_phase(self, name: str, length: int) -> Sequence[float]:
         """Seconds of that phase in each of the first `length` steps."""
@@ -67,6 +70,8 @@ class RankRace:
     """Checksums of the parameters after it."""
     loss_at_start: List[Loss] = field(default_factory=list)
     """Of the loss check before the first segment."""
+    look: Optional[RankLook] = None
+    """Where the rules ask for a close one."""
 
 
 def gather_race(exchange: Exchange, own: RankRace, timeout_s: float) -> Optional[List[RankRace]]:
@@ -85,7 +90,7 @@ def _encode(race: RankRace) -> Dict[str, Any]:
         }
         for arm in race.arms
     ]
-    return {**vars(race), "arms": arms}
+    return {**vars(race), "arms": arms, "look": race.look and vars(race.look)}
 
 
 def _decode(race: Mapping[str, Any]) -> RankRace:
@@ -93,4 +98,4 @@ def _decode(race: Mapping[str, Any]) -> RankRace:
     for arm in race["arms"]:
         calibration = arm["calibration"] and RankCalibration(**arm["calibration"])
         arms.append(RankArm(**{**arm, "evidence": Evidence(**arm["evidence"]), "calibration": calibration}))
-    return RankRace(**{**race, "arms": arms})
+    return RankRace(**{**race, "arms": arms, "look": race["look"] and RankLook(**race["look"])})

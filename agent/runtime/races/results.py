@@ -15,8 +15,10 @@ from ..observe.memory import read_peak_bytes
 from ..observe.recorder import INTERRUPTED, NEW_EPOCH
 from .account import account_for
 from .agreement import Bits, find_apart
+from .close_look import add_looks
 from .parts import RankParts
 from .rank_arm import RankArm, RankRace
+from .weighing import merge_work
 
 
 def merge_arm(ranks: Sequence[RankArm], script_ended: bool) -> BlockResult:
@@ -163,8 +165,10 @@ def merge_race(
         drifted = drifted or (DRIFTED if apart - find_apart(bits_before).keys() else "")
     at_start, _ = merge_losses([rank.loss_at_start for rank in ranks])
     common: Dict[str, Any] = {"drifted": drifted, "loss_at_start": keep_whole(at_start)}
-    merged = [merge_arm(arms, script_ended) for arms in zip(*(rank.arms for rank in ranks))]
+    looks = [rank.look for rank in ranks]
+    merged = [add_looks(merge_arm(arms, script_ended), looks) for arms in zip(*(rank.arms for rank in ranks))]
     if len(blocks) == 1:
         # A race of one arm has no turns: the block was measured in one go.
         common["segments"] = ()
+        common["work"] = merge_work([rank.arms[0].work for rank in ranks], [rank.bits for rank in ranks])
     return {block: replace(result, **common) for block, result in zip(blocks, merged)}, drifted

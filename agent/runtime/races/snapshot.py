@@ -100,7 +100,9 @@ def count_snapshot_bytes(training: Training) -> int:
 def list_tensors(training: Training) -> List[torch.Tensor]:
     """Every tensor that training writes, once: also parameters that an optimizer has and no model."""
     modules = [*training.replicas, *training.sharded, *training.known, *_find_averaged_models()]
-    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    tensors = [parameter for module in modules for parameter in module.parameters()]
+    # Not by buffers(): Megatron's DDP has a list in that method's place.
+    tensors += [buffer for module in modules for _, buffer in module.named_buffers()]
     groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
     tensors += [parameter for group in groups for parameter in group["params"]]
     return [read_local(tensor) for tensor in {id(tensor): tensor for tensor in tensors}.values()]

@@ -19,10 +19,9 @@ Trouble = Tuple[str, Dict[str, Any]]
 
 def explain_no_steering(process: RankProcess) -> Optional[Trouble]:
     """At the first boundary of a model that trains; None where it can be steered."""
-    if not dist.is_initialized():
+    in_group = dist.is_available() and dist.is_initialized()
+    if not in_group and (process.environment.world_size > 1 or process.models.has_replicas):
         return "own_groups", {}
-    if dist.get_world_size() < 2:
-        return "single_rank", {}
     unknown = (explain_unknown(root) for root in process.models.list_sharded())
     unusable = explain_unusable(process.models.list_replicas()) or next(filter(None, unknown), None)
     return None if unusable is None else ("private_torch", {"why": unusable})

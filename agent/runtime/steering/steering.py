@@ -13,11 +13,14 @@ from typing import Any, Dict, List, Optional
 from ..facts import count_gradient_bytes, gather_baseline, gather_facts
 from ..levers.buckets.bucket_plan import observe_plan
 from ..levers.lever import Training
+from ..levers.reduction.unused_parameters import KNOB as SEARCH
 from ..link import beat
 from ..link.rank_output import say_traceback
 from ..observe.host_reads import HostReads
 from ..observe.memory import read_share
 from ..observe.recorder import OWN, REDUCTION, StepMarks
+from ..observe.search_times import SearchTimes
+from ..observe.unwrapped import find_exchanger
 from ..races.agreement import find_all_apart
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 
@@ -43,6 +46,7 @@ class Steering(ABC):
         self._failure = ""
         """Why nothing that this rank has seen proves anything."""
         self._reads = HostReads() if parts.rank == 0 else None
+        self._searches = SearchTimes()
 
     @property
     def works_in_steps(self) -> bool:
@@ -86,10 +90,26 @@ class Steering(ABC):
         if step is not None:
             self._watched = [*self._watched, step][-WATCHED_STEPS:]
             self._forwards = max(1, forwards)
-        if self._reads is not None and len(self._watched) == WATCHED_STEPS - READ_STEPS:
+        if len(self._watched) == WATCHED_STEPS - READ_STEPS:
+            self._watch_closely()
+        elif len(self._watched) == WATCHED_STEPS:
+            self._process.recomputation.stop(READ_STEPS)
+            if self._reads is not None:
+                self._reads.stop()
+                self._searches.stop()
+
+    def _watch_closely(self) -> None:
+        parts = self._parts
+        # Not by buffers(): Megatron's DDP has a list in that method's place.
+        buffers = [
+            buffer
+            for each in parts.gather_training().list_modules()
+            for _, buffer in each.named_buffers(recurse=False)
+        ]
+        self._process.recomputation.start(parts.clock, parts.device, buffers)
+        if self._reads is not None:
             self._reads.start()
-        elif self._reads is not None and len(self._watched) == WATCHED_STEPS:
-            self._reads.stop()
+            self._searches.start()
 
     def look(self) -> None:
         """Collective, after as many exchanges of gradients on every rank: whether all have watched enough of it to
@@ -165,15 +185,24 @@ class Steering(ABC):
         samples = int(statistics.median(step.samples for step in self._watched))
         facts = gather_facts(process.environment, training, process.loader, samples, self._forwards, hint_s)
         facts["memory_share"] = fullest / 1000
-        facts["exchanges_per_step"] = process.shared.length if replicas else 0
+        facts["numbers_per_step"] = process.samples.numbers_per_step
+        facts["tells_samples"] = process.samples.has_told
+        if process.shared.by_updates:
+            facts["exchanges_by"] = find_exchanger()
+        else:
+            facts["exchanges_per_step"] = process.shared.length if replicas else process.shared.reductions
         if parts.apart_before:
             facts["ranks_apart"] = next(iter(parts.apart_before.values()))
         if self._reads is not None:
             facts["host_reads"] = self._reads.describe(READ_STEPS)
+        facts["recomputed"] = process.recomputation.describe(READ_STEPS)
+        if observed.get(SEARCH) and SEARCH not in refusals:
+            facts["vain_search_s"] = self._searches.seconds / READ_STEPS
         if batches is not None and None not in batches and len(set(batches)) > 1:
             facts["batches_per_rank"] = batches
         baseline = observed
         if replicas:
+            facts["ddp"]["built_at"] = process.models.find_line(max(replicas, key=count_gradient_bytes))
             plan = process.launched_over or observe_plan(max(replicas, key=count_gradient_bytes))
             baseline = {**gather_baseline(plan, process.environment.local_world_size), **observed}
         return {"facts": facts, "baseline": baseline, "refusals": refusals}

@@ -55,8 +55,8 @@ def _submit(database: Database, *names: str) -> None:
 
 
 def _keep_up(database: Database) -> None:
-    def plan(job_id: str, session_id: str | None) -> VersionedDecision:
-        return think(database, ScriptedTuning(), job_id, NOW, session_id, Timers())
+    def plan(job_id: str) -> VersionedDecision:
+        return think(database, ScriptedTuning(), job_id, NOW, Timers())
 
     Scheduler(database, PlannerQueue(plan, lambda run: run()), Timers()).look(NOW)
 

@@ -94,10 +94,17 @@ def test_database_that_this_release_does_not_know_is_refused_with_what_to_do(dat
 
 
 def test_database_from_before_the_first_release_is_taken_over(database: Database) -> None:
-    """Its tables are the same; their number and one stage of a job had other names."""
+    """Its tables are those of the first migration; their number and one stage of a job had other names."""
     with database.begin() as work:
         work.jobs.add(Job(id="j1", spec=make_spec(), state=JobState.PAUSED, created_at=NOW))
-        work.connection.execute(text("UPDATE advisor_alembic_version SET version_num = '0022'"))
+        for before in (
+            "ALTER TABLE sessions DROP COLUMN facts",
+            "DROP INDEX uq_sessions_live_job",
+            "ALTER TABLE sessions ADD COLUMN gang INTEGER DEFAULT 0 NOT NULL",
+            "CREATE INDEX uq_sessions_live_gang ON sessions (job_id, gang)",
+            "UPDATE advisor_alembic_version SET version_num = '0022'",
+        ):
+            work.connection.execute(text(before))
         work.connection.execute(text("UPDATE jobs SET stage = 'simplify'"))
     with pytest.raises(DatabaseRefused, match="of revision 0022, and this release works with"):
         database.prove_current()

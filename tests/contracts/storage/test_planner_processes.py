@@ -18,7 +18,7 @@ from advisor.protocol.logs import LogFormat
 from advisor.services.planning import processes
 from advisor.services.planning.decided import Choice, VersionedDecision
 from advisor.services.planning.processes import PlannerProcesses, Question, Setting
-from advisor.tuning.asked import PlannerTuning
+from advisor.tuning.asked import Tuning
 from tests.unit.services.world import World
 
 WAIT_S = 60.0
@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def real(database_url: str) -> Iterator[World]:
-    world = World(database_url, PlannerTuning())
+    world = World(database_url, Tuning())
     yield world
     world.database.close()
 
@@ -59,12 +59,12 @@ def test_process_decides_as_the_server_does_and_is_replaced_when_it_dies_or_hang
     real: World, planners: PlannerProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = real.submit()
-    asked = Question(job.id, real.now, None)
-    here = real.think(job.id, None)
+    asked = Question(job.id, real.now)
+    here = real.think(job.id)
     there = planners.look(asked)
     assert isinstance(there, VersionedDecision)
     assert there.decision == here.decision
-    assert (there.version, there.sessions, there.trials) == (here.version, here.sessions, here.trials)
+    assert (there.version, there.sessions) == (here.version, here.sessions)
     (idle,) = children()
     idle.kill()
     again = planners.look(asked)
@@ -73,7 +73,7 @@ def test_process_decides_as_the_server_does_and_is_replaced_when_it_dies_or_hang
     (busy,) = children()
     assert busy.pid != idle.pid
     with pytest.raises(JobNotFound, match="no job nothing"):
-        planners.look(Question("nothing", real.now, None))
+        planners.look(Question("nothing", real.now))
     assert children() == [busy], "an error is an answer"
     busy.suspend()
     # Long enough for the one that takes its place to load what it thinks with, on a busy machine.
@@ -85,7 +85,7 @@ def test_process_decides_as_the_server_does_and_is_replaced_when_it_dies_or_hang
 def test_process_that_is_killed_while_it_thinks_loses_nothing_and_stopping_waits_for_none(
     real: World, planners: PlannerProcesses
 ) -> None:
-    asked = Question(real.submit().id, real.now, None)
+    asked = Question(real.submit().id, real.now)
     planners.look(asked)
     found: list[VersionedDecision | Choice | Exception] = []
 

@@ -89,7 +89,7 @@ def test_nothing_is_kept_on_a_connection_that_a_pooler_hands_on(
     database.migrate()
     for _ in range(10):
         with database.read() as work:
-            work.jobs.short_of_gangs()
+            work.jobs.without_session()
     with database.begin() as work:
         kept = work.connection.execute(text("SELECT count(*) FROM pg_prepared_statements")).scalar_one()
         limit = work.connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()

@@ -10,6 +10,7 @@ from advisor.errors import AgentIsBusy, AgentNotFound, LostRace, Unauthenticated
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.telemetry import TelemetrySample
 from advisor.protocol.measured.trials import Session, SessionState
+from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.views import NewToken, Role
 from advisor.services import agents
 from advisor.services.answers import advice
@@ -156,7 +157,7 @@ def test_agent_is_given_a_session_or_removed_and_never_both(world: World) -> Non
         other.start()
         other.join(0.3)
         assert other.is_alive()
-        generation = work.jobs.start(job.id, None, world.now)
+        generation = work.jobs.start(job.id, Cluster(), world.now)
         assert generation is not None
         work.sessions.add(
             Session(

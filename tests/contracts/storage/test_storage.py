@@ -169,7 +169,7 @@ def test_generations_and_event_numbers_only_grow(database: Database) -> None:
     assert job.version == 3
 
 
-def test_second_live_session_of_a_gang_is_refused(database: Database) -> None:
+def test_second_live_session_of_a_job_is_refused(database: Database) -> None:
     with database.begin() as work:
         work.jobs.add(make_job())
         work.sessions.add(make_session())
@@ -180,31 +180,8 @@ def test_second_live_session_of_a_gang_is_refused(database: Database) -> None:
             "s1", 1, SessionState.LOST, Outcome.LOST, "", log_tail="", total_steps=0, now=NOW
         )
         work.sessions.add(make_session("s2", generation=2))
-        work.sessions.add(make_session("s3", generation=3).model_copy(update={"gang": 1}))
-        assert [(live.id, live.gang) for live in work.sessions.live_of("j1")] == [("s2", 0), ("s3", 1)]
-
-
-def test_job_that_holds_fewer_sessions_than_gangs_is_short_of_them(database: Database) -> None:
-    with database.begin() as work:
-        for number in (1, 2, 3):
-            job = make_job(f"j{number}")
-            work.jobs.add(job.model_copy(update={"spec": make_spec(gangs=2)}))
-            work.jobs.start(job.id, Cluster(), NOW)
-        work.sessions.add(make_session(job_id="j1"))
-        for gang in (0, 1):
-            session = make_session(f"t{gang}", "j2", generation=gang + 1)
-            work.sessions.add(session.model_copy(update={"gang": gang}))
-        assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j1", 1), ("j3", 0)]
-
-
-def test_further_gang_leaves_the_cluster_that_the_job_was_looked_at_on(database: Database) -> None:
-    with database.begin() as work:
-        work.jobs.add(make_job())
-        assert work.jobs.start("j1", Cluster(nodes=(make_node("one"),)), NOW) == 1
-        assert work.jobs.start("j1", None, NOW) == 2
-        job = work.jobs.get("j1")
-    assert job is not None
-    assert [node.hostname for node in job.cluster.nodes] == ["one"]
+        assert (live := work.sessions.live_of("j1")) is not None
+        assert live.id == "s2"
 
 
 def test_strategies_of_earlier_jobs_are_chosen_once(database: Database) -> None:
@@ -296,14 +273,15 @@ def test_leases_are_those_of_live_sessions_and_their_members(database: Database)
         work.agents.add("a2", "two", make_node("two"), NOW)
         work.members.add("s1", "a2", 1)
         work.agents.add("a3", "three", make_node("three"), NOW)
-        work.sessions.add(make_session().model_copy(update={"id": "s2", "gang": 1, "generation": 2}))
+        work.jobs.add(make_job("j2"))
+        work.sessions.add(make_session("s2", "j2"))
         work.members.add("s2", "a3", 0)
         assert work.sessions.is_holding("j1")
         leases = {lease.agent_id: lease for lease in work.members.leases()}
         assert leases == {
             "a1": ("s1", "j1", "running", "a1", "ready"),
             "a2": ("s1", "j1", "running", "a2", "preparing"),
-            "a3": ("s2", "j1", "assembling", "a3", "preparing"),
+            "a3": ("s2", "j2", "assembling", "a3", "preparing"),
         }
         # While a gang assembles an agent may still be on its way; in a session that has begun it is missed.
         assert [leases[agent_id].is_awaited for agent_id in ("a1", "a2", "a3")] == [False, False, True]
@@ -311,10 +289,10 @@ def test_leases_are_those_of_live_sessions_and_their_members(database: Database)
         assert [lease for lease in work.members.leases() if lease.session_id == "s1"] == [
             ("s1", "j1", "running", None, "")
         ]
-        for session_id, generation in (("s1", 1), ("s2", 2)):
+        for session_id in ("s1", "s2"):
             work.sessions.close(
                 session_id,
-                generation,
+                1,
                 SessionState.LOST,
                 Outcome.CRASHED,
                 "Why.",
@@ -394,14 +372,14 @@ def test_trial_closes_once(database: Database) -> None:
     assert (rest.changes, rest.effect, rest.outcome) == (ran.changes, ran.effect, Outcome.FINISHED)
 
 
-def test_queued_and_running_jobs_without_a_session_are_short_of_one(database: Database) -> None:
+def test_queued_and_running_jobs_may_lack_a_session(database: Database) -> None:
     with database.begin() as work:
         for number in (1, 2, 3, 4):
             work.jobs.add(make_job(f"j{number}"))
         work.jobs.start("j3", Cluster(), NOW)
         work.sessions.add(make_session(job_id="j1"))
         work.jobs.move("j4", JobState.CANCELLED, "", since=(JobState.QUEUED,), now=NOW)
-        assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j2", 0), ("j3", 0)]
+        assert [job.id for job in work.jobs.without_session()] == ["j2", "j3"]
         newest = work.jobs.page(JobQuery(), 2, None)
         assert [job.id for _, job in newest] == ["j4", "j3"]
         assert [

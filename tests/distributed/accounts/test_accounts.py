@@ -10,8 +10,7 @@ ROUGHLY = 0.2
 """Of a step: machines that run tests do other things as well. On a quiet one it is 0.05."""
 
 
-@pytest.mark.parametrize("name", ["late-own", "late-loader", "late-before-a-collective", "own-code"])
-def test_the_cause_is_named_and_the_shares_are_those_of_the_scripts_own_clock(name: str) -> None:
-    found = measure(NAMED[name])
+def test_the_cause_is_named_and_the_shares_are_those_of_the_scripts_own_clock() -> None:
+    found = measure(NAMED["late-loader"])
     assert found.is_right, (found.cause, found.sentence, found.told)
     assert found.worst < ROUGHLY, (found.where, found.told)

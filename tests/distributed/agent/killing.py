@@ -52,13 +52,14 @@ sys.exit(1)
 """Two "ranks" in OS sessions of their own as torchrun makes them, each with a helper that escapes, without torch."""
 
 TORCH_SCRIPT = """
-import torch, torch.distributed as dist
+import time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(10**9):
     model(torch.randn(16, 64)).sum().backward()
+    time.sleep(0.005)
     optimizer.step()
     optimizer.zero_grad()
 """

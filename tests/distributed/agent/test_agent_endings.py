@@ -205,7 +205,7 @@ time.sleep(1)
     [
         ("import no_such_module", "crashed", "launch_failed", "No module named 'no_such_module'"),
         ("raise SystemExit(3)", "crashed", "launch_failed", "exit code 3"),
-        ("pass", "crashed", "launch_failed", "no rank made a training step"),
+        ("pass", "crashed", "launch_failed", "no process made enough training steps"),
         ("raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')", "out_of_memory", None, "2 GiB"),
         ("x = 1\nraise MemoryError", "out_of_memory", None, "smaller batch"),
     ],

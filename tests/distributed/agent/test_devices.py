@@ -134,7 +134,7 @@ def test_session_starts_beside_somebody_else_where_that_is_allowed(
     assert "Another process computes on the GPUs" in session.log
 
 
-@pytest.mark.alone
+@pytest.mark.calm
 def test_rank_that_lags_is_found_by_its_own_work(agents, server, session_id, make_workload, wait_for):
     agents.start("a0", runtime_script=RUNTIME_SCRIPT)
     launcher = ("torchrun", "--nproc-per-node", "2", "--standalone")

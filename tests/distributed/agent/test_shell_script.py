@@ -32,8 +32,10 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-RUN_SH = """
+PREPARES = """
 python -c "import torch.distributed; print('prepared')"
+"""
+TRAINS = """
 torchrun --nproc-per-node 1 train.py
 echo evaluating
 """
@@ -41,11 +43,11 @@ echo evaluating
 
 @pytest.fixture
 def make_job(tmp_path):
-    def make(steps):
+    def make(script, steps):
         folder = tmp_path / "project"
         folder.mkdir()
         (folder / "train.py").write_text(DDP_SCRIPT)
-        (folder / "run.sh").write_text(RUN_SH)
+        (folder / "run.sh").write_text(script)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return Workload(
             command=("bash", "run.sh"),
@@ -61,7 +63,7 @@ def test_torchrun_inside_a_shell_script_joins_the_gang(
 ):
     for name in ("a0", "a1"):
         agents.start(name, runtime_script=RUNTIME_SCRIPT, startup_timeout_s=PATIENCE_S)
-    session = server.assign(session_id, make_job(1_000_000), ("a0", "a1"), plans=2)
+    session = server.assign(session_id, make_job(PREPARES + TRAINS, 1_000_000), ("a0", "a1"), plans=2)
     wait_for(lambda: len(session.ends) == 2, timeout_s=PATIENCE_S)
     assert [end["outcome"] for end in session.ends] == ["finished", "finished"], session.ends
     assert session.hellos[0]["facts"]["world_size"] == 2
@@ -77,10 +79,9 @@ def test_torchrun_inside_a_shell_script_joins_the_gang(
 def test_script_that_ends_by_itself_is_told_and_what_comes_after_it_is_not_run(
     agents, server, session_id, make_job, wait_for, list_session_processes
 ):
-    for name in ("a0", "a1"):
-        agents.start(name, runtime_script=RUNTIME_SCRIPT, startup_timeout_s=PATIENCE_S)
-    session = server.assign(session_id, make_job(60), ("a0", "a1"), plans=1000)
-    wait_for(lambda: len(session.ends) == 2, timeout_s=PATIENCE_S)
+    agents.start("a0", runtime_script=RUNTIME_SCRIPT, startup_timeout_s=PATIENCE_S)
+    session = server.assign(session_id, make_job(TRAINS, 60), ("a0",), plans=1000)
+    wait_for(lambda: session.ends, timeout_s=PATIENCE_S)
     troubles = [end["trouble"]["code"] for end in session.ends if end["trouble"]]
     assert troubles == ["script_ended"], session.ends
     assert "evaluating" not in session.log

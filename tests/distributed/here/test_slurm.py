@@ -16,7 +16,7 @@ import pytest
 from advisor.local.namespaces import own_namespaces, remove_leftovers, run_tool
 
 from ...testbed.network import requires_testbed
-from .conftest import MARK, ROOT, WAITS, count_results, nothing_is_left, processes_of, wait_for
+from .conftest import MARK, ROOT, count_results, nothing_is_left, processes_of, wait_for
 
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch", "nsenter")
 MISSING = [name for name in NEEDED if shutil.which(name) is None]
@@ -105,11 +105,11 @@ class Slurm:
         return done.stdout.split()
 
 
-@pytest.fixture
-def slurm(tmp_path: Path, folder: Path) -> Iterator[Slurm]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """Three nodes; all that is theirs lies in one folder, and every daemon is known by its pid file."""
     remove_leftovers()
-    home, host = tmp_path / "slurm", socket.gethostname().split(".")[0]
+    home, host = tmp_path_factory.mktemp("slurm"), socket.gethostname().split(".")[0]
     for number in (1, 2, 3):
         (home / "state" / f"node{number}").mkdir(parents=True)
     configuration, hosts, key = home / "slurm.conf", home / "hosts", home / "munge.key"
@@ -131,7 +131,7 @@ def slurm(tmp_path: Path, folder: Path) -> Iterator[Slurm]:
             run_tool("ip", "-n", node, "addr", "add", f"10.76.0.{number}/24", "dev", "eth0")
             for device in ("eth0", "lo"):
                 run_tool("ip", "-n", node, "link", "set", device, "up")
-        cluster = Slurm(switch, configuration, folder)
+        cluster = Slurm(switch, configuration, home)
         files = {"key-file": key, "socket": home / "munge.socket", "pid-file": home / "munged.pid",
                  "log-file": home / "munged.log", "seed-file": home / "munge.seed"}  # fmt: skip
         try:
@@ -153,21 +153,27 @@ def slurm(tmp_path: Path, folder: Path) -> Iterator[Slurm]:
                 subprocess.run(
                     [*inside, "bash", "-c", start], env=cluster.environment, check=True, timeout=60
                 )
-            wait_for(
-                lambda: cluster.run("sinfo", "-h", "-o", "%T %D").stdout == "idle 3\n", "three nodes are idle"
-            )
             yield cluster
         finally:
-            cluster.run("scancel", "--user=root")
             for path in [*home.glob("node*.pid"), home / "slurmctld.pid", home / "munged.pid"]:
                 with suppress(OSError, ValueError):
                     os.kill(int(path.read_text()), signal.SIGTERM)
-            for process in processes_of(folder):
-                with suppress(Exception):
-                    process.kill()
 
 
-def test_chain_goes_on_in_the_next_allocation_where_a_warning_ended_the_first(
+@pytest.fixture
+def slurm(cluster: Slurm, folder: Path) -> Iterator[Slurm]:
+    """The same cluster with a folder of the test's own to work in, and nothing to do."""
+    cluster.work = folder
+    wait_for(lambda: cluster.run("sinfo", "-h", "-o", "%T %D").stdout == "idle 3\n", "three nodes are idle")
+    yield cluster
+    cluster.run("scancel", "--user=root")
+    cluster.run("scontrol", "update", "NodeName=node2", "State=RESUME")
+    for process in processes_of(folder):
+        with suppress(Exception):
+            process.kill()
+
+
+def test_chain_goes_on_in_the_next_allocation_and_that_one_with_another_node_in_place_of_one_that_is_drained(
     slurm: Slurm, folder: Path
 ) -> None:
     first, second = slurm.tune("--time", "60", "--chain", "2", "--trials", "40", "--block-seconds", "0.3")
@@ -179,25 +185,15 @@ def test_chain_goes_on_in_the_next_allocation_where_a_warning_ended_the_first(
     kept = count_results(folder)
     slurm.says(second, "Resuming job")
     wait_for(lambda: len(count_results(folder)) > len(kept), slurm.told(second))
+    kept |= count_results(folder)
+
+    slurm.run("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
+    slurm.run("scontrol", "requeue", second)
+    wait_for(lambda: slurm.state(second) == "PENDING", slurm.told(second))
+    slurm.run("scontrol", "update", f"JobId={second}", "StartTime=now")  # it would wait two minutes
+    slurm.says(second, r"(?s)Node 1 \(node3-1\) is there: 2 of 2.*Resuming job")
     assert kept.items() <= count_results(folder).items()
     slurm.run("scancel", second)
-    nothing_is_left(folder)
-
-
-def test_requeued_job_goes_on_with_another_node_in_place_of_one_that_is_drained(
-    slurm: Slurm, folder: Path
-) -> None:
-    (folder / "train.py").write_text(WAITS)
-    (job,) = slurm.tune("--time", "60")
-    slurm.says(job, r"Node 1 \(node2-1\) is there: 2 of 2")
-    slurm.says(job, "baseline   starting")
-    slurm.run("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
-    slurm.run("scontrol", "requeue", job)
-    wait_for(lambda: slurm.state(job) == "PENDING", slurm.told(job))
-    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")  # it would wait two minutes
-    slurm.says(job, r"Node 1 \(node3-1\) is there: 2 of 2")
-    slurm.says(job, "Resuming job")
-    slurm.run("scancel", job)
     nothing_is_left(folder)
 
 

@@ -169,10 +169,10 @@ def launch(
             environment["PYTHONPATH"] = os.pathsep.join(str(RUNTIME / folder) for folder in folders)
             environment["PATH"] = os.pathsep.join([str(Path(python).parent), environment["PATH"]])
     environment.update(variables or {})
-    if injection == "launcher" and torchrun and forge is not None and python == sys.executable:
-        words = [str(LAUNCH), *script] if patched else list(script)
+    if injection != "command" and torchrun and forge is not None and python == sys.executable:
+        words = [str(LAUNCH), *script] if patched and injection == "launcher" else list(script)
         try:
-            code, log = forge.launch(words, environment, SCRIPTS, ranks, timeout_s)
+            code, log = forge.launch(words, environment, SCRIPTS, ranks, timeout_s, local_world_size)
         finally:
             if agent is not None:
                 agent.close()

@@ -34,15 +34,24 @@ class RankForge:
         self._process: subprocess.Popen[str] | None = None
 
     def launch(
-        self, words: list[str], environment: dict[str, str], folder: Path, ranks: int, timeout_s: float
+        self,
+        words: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        ranks: int,
+        timeout_s: float,
+        local_world_size: int | None = None,
     ) -> tuple[int, str]:
-        """Run a script with its arguments on all ranks to its end; return exit code and output."""
+        """Run a script with its arguments on all ranks to its end; return exit code and output.
+
+        Those of one node take each other for all ranks where no `local_world_size` says how many a node has.
+        """
         process = self._process = self._process or self._start()
         assert process.stdin
         assert process.stdout
         log = Path(environment["OUT"]) / f"ranks-{time.monotonic_ns()}.log"
         order = {"words": words, "environment": environment, "folder": str(folder), "ranks": ranks,
-                 "timeout_s": timeout_s, "log": str(log)}  # fmt: skip
+                 "local_world_size": local_world_size or ranks, "timeout_s": timeout_s, "log": str(log)}  # fmt: skip
         process.stdin.write(json.dumps(order) + "\n")
         process.stdin.flush()
         return int(process.stdout.readline()), log.read_text(errors="replace")
@@ -184,11 +193,12 @@ def _be_rank(order: dict[str, Any], rank: int, port: int) -> int:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    world = str(order["ranks"])
+    local = order["local_world_size"]
     os.environ.clear()
     os.environ.update(order["environment"])
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), GROUP_RANK="0", WORLD_SIZE=world, LOCAL_WORLD_SIZE=world,
+        RANK=str(rank), LOCAL_RANK=str(rank % local), GROUP_RANK=str(rank // local), WORLD_SIZE=str(order["ranks"]),
+        LOCAL_WORLD_SIZE=str(local),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="none", TORCHELASTIC_RESTART_COUNT="0",
         TORCHELASTIC_USE_AGENT_STORE="True",
     )  # fmt: skip
@@ -198,6 +208,7 @@ def _be_rank(order: dict[str, Any], rank: int, port: int) -> int:
     sys.stderr = os.fdopen(2, "w", buffering=1)
     sys.argv = order["words"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.modules.pop("__main__", None)
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")

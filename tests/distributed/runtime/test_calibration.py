@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +91,13 @@ def test_norms_are_of_each_ranks_own_gradient_and_of_the_average(tmp_path: Path)
 
 
 def test_two_nodes_have_links_of_three_levels(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    node = (
-        f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --master-addr=127.0.0.1 "
-        f"--master-port={port} --node-rank=%d plain.py --steps 60"
+    session = launch(
+        tmp_path,
+        ["plain.py", "--steps", "60"],
+        [measure("first", calibrate=True)],
+        ranks=4,
+        local_world_size=2,
     )
-    command = ["bash", "-c", f"{node % 1} & {node % 0}; wait"]
-    session = launch(tmp_path, command, [measure("first", calibrate=True)], injection="command")
     assert session.hello["facts"]["nodes"] == 2, session.log
     found = parse_result(session.result("first")).calibration
     levels = {(str(link.level), link.ranks) for link in found.links}

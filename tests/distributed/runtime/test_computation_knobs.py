@@ -137,7 +137,10 @@ def test_layers_per_bucket_and_collections_leave_training_as_it_is(
     if run == "unused":
         proof = session.result("search")["consumed"]["find_unused_parameters"]
         assert "no graph in 3 backward passes" in proof
+        assert session.hello["facts"]["vain_search_s"] > 0
+        assert session.hello["facts"]["ddp"]["built_at"].startswith("plain.py:")
     else:
+        assert "vain_search_s" not in session.hello["facts"]
         assert "searches for no unused" in session.hello["refusals"]["find_unused_parameters"]
     for index, overrides in enumerate(EXACT):
         result = session.result(str(index))

@@ -40,7 +40,7 @@ def read(session: Session, what: str, rank: int) -> list[str]:
 
 
 @ABOUT_CPUS
-@pytest.mark.alone
+@pytest.mark.calm
 def test_other_workers_read_the_same_batches_faster_and_leave_nothing_behind(tmp_path: Path) -> None:
     words = "--epochs 4 --samples 200 --sleep 0.005"
     reference = run(tmp_path / "reference", words, None)

@@ -35,20 +35,19 @@ def run(bench: RealBench, name: str) -> Judgement:
 KILL = pytest.param("kill", marks=pytest.mark.alone)
 
 
-@pytest.mark.parametrize("name", ["snapshots", "communicators", KILL, "optimizer"])
+@pytest.mark.parametrize("name", ["snapshots", KILL])
 def test_what_needs_no_card_holds(name: str, bench: RealBench) -> None:
     found = run(bench, name)
     assert not found.faults
     assert found.measured
 
 
-@pytest.mark.parametrize(("name", "figures"), [("timing", 4), ("intrusion", 1)])
-def test_times_are_measured(name: str, figures: int, bench: RealBench) -> None:
-    """Whether they are good is for a machine that nobody else uses."""
-    assert len(run(bench, name).measured) == figures
+def test_what_the_runtime_costs_is_measured(bench: RealBench) -> None:
+    """Whether it is little is for a machine that nobody else uses."""
+    assert len(run(bench, "intrusion").measured) == 1
 
 
-@pytest.mark.alone
+@pytest.mark.calm
 def test_trace_and_runtime_tell_communicating_from_computing(bench: RealBench) -> None:
     found = run(bench, "diagnosis")
     assert not found.left_out, "the trace shows gloo's part"

@@ -29,10 +29,10 @@ def differ(folder: Path) -> float:
     )
 
 
-def train(folder: Path, parts: int, *words: str, **how: Any) -> str:
+def train(folder: Path, parts: int, *words: str) -> str:
     """A real training under the strategy."""
     strategy = {"ADVISOR_RUN": json.dumps({"changes": {"micro_batches": parts}})}
-    session = launch(folder, [SCRIPT, "--name", "split", *words], variables=strategy, **how)
+    session = launch(folder, [SCRIPT, "--name", "split", *words], variables=strategy)
     assert session.code == 0, session.log
     return session.log
 
@@ -53,9 +53,9 @@ def test_thirty_steps_are_those_of_the_whole_batch(tmp_path: Path, words: tuple[
 
 
 @ABOUT_CPUS
-def test_a_batch_that_does_not_fit_on_one_rank_trains_under_torchrun_as_if_it_did(tmp_path: Path) -> None:
+def test_a_batch_that_does_not_fit_on_one_rank_trains_as_if_it_did(tmp_path: Path) -> None:
     train_plainly(tmp_path)
-    log = train(tmp_path, 2, "--fits", "3", forge=None, timeout_s=300.0)
+    log = train(tmp_path, 2, "--fits", "3")
     assert log.count("it makes 4 parts from here on") == 1
     assert differ(tmp_path) < 1e-11, log
 

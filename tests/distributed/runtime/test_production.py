@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from advisor.protocol.answers.strategy_file import read_strategy_file
 from agent.production.plan import make_plan
 
 from .fake_agent import ABOUT_CPUS, BACKEND, DEVICE, HIDE_CARDS, SCRIPTS, launch
@@ -176,34 +177,28 @@ def test_bucket_size_of_a_static_graph_stands_when_the_model_is_wrapped(tmp_path
             "torch_version": "1.0.0", "ddp": {"static_graph": True},
         },
     }  # fmt: skip
-    path = tmp_path / "strategy.json"
-    path.write_text(json.dumps(strategy))
-    found = run(
-        tmp_path, ["--strategy", str(path)], [*TORCHRUN, "plain.py", "--static-graph", "--steps", "60"]
-    )
-    assert found.returncode == 0, found.stderr
-    assert "fleet advisor: job static of 2026-11-22: Faster." in found.stderr
-    assert "1 of 1 advised settings are in force" in found.stderr
-    assert "measured with 8 ranks, here are 2" in found.stderr
-    assert "measured under torch 1.0.0" in found.stderr
-    assert "gradients a step" not in found.stderr
+    plan = make_plan(read_strategy_file(json.dumps(strategy)), (), ())
+    assert plan.headline == "job static of 2026-11-22: Faster."
+    words = ["plain.py", "--static-graph", "--steps", "60"]
+    told = launch(tmp_path, words, variables=plan.build_environment({}, None, None)).log
+    assert "1 of 1 advised settings are in force" in told
+    assert "measured with 8 ranks, here are 2" in told
+    assert "measured under torch 1.0.0" in told
+    assert "gradients a step" not in told
 
 
 @ABOUT_CPUS
 def test_what_cannot_be_put_in_force_is_said_and_the_rest_is(tmp_path: Path) -> None:
-    changes = {"num_threads": 2, "sync_batch_norm": "on"}
-    train = [*TORCHRUN, "plain.py", "--model", "conv", "--steps", "60", "--tell-boundaries"]
-    found = run(tmp_path, settings(changes), train)
-    assert found.returncode == 0, found.stderr
-    assert "1 of 2 advised settings are in force" in found.stderr
-    assert "NOT in force: sync_batch_norm. The job trains on CPU" in found.stderr
+    changes = {"num_iteration_per_drop_scope": 20, "sync_batch_norm": "on"}
+    told = steer(tmp_path, changes, "--model", "conv", "--steps", "60", "--tell-boundaries")
+    assert "1 of 2 advised settings are in force" in told
+    assert "NOT in force: sync_batch_norm. The job trains on CPU" in told
     assert len((tmp_path / "run.losses.0").read_text().splitlines()) == 60
 
 
 def test_training_that_ends_before_the_proof_says_so(tmp_path: Path) -> None:
-    found = run(tmp_path, settings({"num_threads": 2}), [*TORCHRUN, "plain.py", "--steps", "6"])
-    assert found.returncode == 0, found.stderr
-    assert found.stderr.count("ended before it could be proved") == 1
+    told = steer(tmp_path, {"num_iteration_per_drop_scope": 20}, "--steps", "6")
+    assert told.count("ended before it could be proved") == 1
 
 
 @pytest.mark.alone
@@ -242,7 +237,7 @@ def test_training_that_tunes_itself_goes_on_faster_and_is_the_same_bit_for_bit(t
     assert "advised settings are in force on every rank." in again.stderr
 
 
-@pytest.mark.alone
+@pytest.mark.calm
 def test_tuning_starts_from_the_strategy_that_it_is_given(tmp_path: Path) -> None:
     train = [*TORCHRUN, "plain.py", "--steps", "1200", "--sleep", "0.01", "--slow-collector", "--name", "on"]
     output = tmp_path / "online.json"

@@ -76,6 +76,7 @@ def test_a_race_changes_no_bit_of_the_training(run: str, reference: Path, tmp_pa
     assert session.messages[-1]["kind"] == "script_ended"
     if run == "branching":
         assert "got no gradient in steps" in session.hello["refusals"]["find_unused_parameters"]
+        assert "vain_search_s" not in session.hello["facts"]
 
 
 # One session of several races.
@@ -222,7 +223,12 @@ def test_a_subclass_of_ddp_with_a_forward_of_its_own_is_measured(tmp_path: Path)
     session = launch(tmp_path, ["plain.py", "--own-forward", "--steps", "60"], [measure("a"), END])
     result = session.result("a")
     assert (result["steps"], result["samples_per_step"]) == (4, 16), session.log
-    assert session.hello["facts"]["microbatches_per_step"] == 1
+    facts = session.hello["facts"]
+    assert facts["microbatches_per_step"] == 1
+    # What a rank's model is given: whole rows for each of its samples.
+    assert facts["numbers_per_step"] >= facts["batch_size_per_rank"] > 0
+    assert facts["numbers_per_step"] % facts["batch_size_per_rank"] == 0
+    assert not facts["tells_samples"]
 
 
 def test_parameters_that_drift_apart_void_the_race_and_all_later_ones(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class Wire:
 
     @contextmanager
     def cut(self, way: str) -> Iterator[None]:
-        """Nothing passes: on `both` ways, or no `answers` of the server, or no `requests` to it."""
+        """Nothing passes: on `both` ways, or no `answers` of the server."""
         if way == "both":
             port = self.agent.namespace.rpartition("-")[2]
             device = ("ip", "-n", self.switch, "link", "set", f"node-{port}")
@@ -137,11 +137,10 @@ class Wire:
             yield
             run_tool(*device, "up")
             return
-        at, to = (self.server, self.agent) if way == "answers" else (self.agent, self.server)
-        route = "blackhole", f"{to.address}/32"
-        run_tool("ip", "-n", at.namespace, "route", "add", *route)
+        route = "blackhole", f"{self.agent.address}/32"
+        run_tool("ip", "-n", self.server.namespace, "route", "add", *route)
         yield
-        run_tool("ip", "-n", at.namespace, "route", "del", *route)
+        run_tool("ip", "-n", self.server.namespace, "route", "del", *route)
 
     def _start(self, stack: ExitStack, node: TestbedNode, name: str, *words: str) -> None:
         own = TIMERS | {
@@ -192,8 +191,10 @@ def kept(wire: Wire, table: str) -> set[str]:
     return {row[0] for row in wire.rows(f"SELECT block_id FROM {table}")}
 
 
-def test_cut_shorter_than_the_fence_ends_nothing_and_what_was_measured_in_it_counts(tmp_path: Path) -> None:
-    with lay_wire(tmp_path, "100mbit") as wire:
+def test_slow_link_and_a_cut_shorter_than_the_fence_end_nothing_and_what_was_measured_in_it_counts(
+    tmp_path: Path,
+) -> None:
+    with lay_wire(tmp_path, "128kbit") as wire:
         wire.submit()
         wire.await_race(1)
         session, _ = wire.session()
@@ -201,13 +202,13 @@ def test_cut_shorter_than_the_fence_ends_nothing_and_what_was_measured_in_it_cou
         with wire.cut("both"):
             waiting = wait_for(wire.spooled, "a race is measured in the cut")
         wait_for(lambda: waiting[0] <= kept(wire, "results"), "the report counts")
-        wire.await_race(2)
+        wire.await_race(3)
         assert wire.session() == (session, "running")
         assert wire.list_ranks(session) == ranks
         assert not kept(wire, "quarantine")
 
 
-@pytest.mark.parametrize("way", ["both", "answers", "requests"])
+@pytest.mark.parametrize("way", ["both", "answers"])
 def test_agent_that_is_cut_off_ends_its_ranks_before_others_may_start_and_loses_no_result(
     tmp_path: Path, way: str
 ) -> None:
@@ -237,11 +238,3 @@ def test_agent_that_is_cut_off_ends_its_ranks_before_others_may_start_and_loses_
         assert not wire.list_ranks(session)
         history = wire.ask("GET", f"/jobs/{job}/history").json()
         assert [launch["state"] for launch in history["sessions"]][:2] == ["lost", "running"]
-
-
-def test_slow_link_delays_and_ends_nothing(tmp_path: Path) -> None:
-    with lay_wire(tmp_path, "128kbit") as wire:
-        wire.submit()
-        wire.await_race(3)
-        assert wire.rows("SELECT count(*) FROM sessions WHERE state = 'lost'") == [(0,)]
-        assert not kept(wire, "quarantine")

@@ -92,8 +92,11 @@ def processes_of(tmp_path: Path, variable: str = MARK) -> list[psutil.Process]:
 @pytest.mark.timeout(360)
 def test_slow_link_makes_communication_knobs_worth_having(tmp_path: Path) -> None:
     options = ("--testbed", "nodes=2,rate=200mbit", "--nproc-per-node", "1", "--allow", "numeric")
-    budget = ("--minutes", "3", "--trials", "8", "--json")
-    advice = tune(tmp_path, *options, *budget, *SMALL_DECODER, patience_s=320)
+    # What gains, what gains less, what gains nothing, and what is not allowed: benchmarks search over every knob.
+    names = ("fp16_allreduce", "fuse_grad_size_in_MB", "num_iteration_per_drop_scope", "localsgd")
+    knobs = [word for name in names for word in ("--knob", name)]
+    budget = ("--minutes", "3", "--trials", "3", "--json")
+    advice = tune(tmp_path, *options, *knobs, *budget, *SMALL_DECODER, patience_s=320)
     print(advice["headline"])
     assert advice["verdict"] == "change", advice["headline"]
     assert advice["gain"]["low"] > 1.1
@@ -108,21 +111,7 @@ def test_slow_link_makes_communication_knobs_worth_having(tmp_path: Path) -> Non
 
 
 @pytest.mark.timeout(240)
-def test_hierarchical_allreduce_is_measured_over_nodes_of_two_ranks(tmp_path: Path) -> None:
-    options = ("--testbed", "nodes=2,rate=100mbit", "--knob", "use_hierarchical_allreduce")
-    budget = ("--minutes", "1.2", "--trials", "1", "--block-seconds", "0.2", "--json")
-    size = ("--width", "32", "--layers", "1", "--vocabulary", "512", "--batch", "1")
-    script = ("--workload", "decoder", "--", *size)
-    advice = tune(tmp_path, *options, *budget, *script, patience_s=220)
-    assert advice["provenance"]["use_hierarchical_allreduce"] == "translated"
-    assert advice["baseline_samples_per_s"] > 0
-
-
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_testbed_of_a_tuning_that_was_stopped_is_gone_at_once_or_with_the_next_one(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_testbed_of_a_tuning_that_was_interrupted_is_gone_at_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time; time.sleep(600)")
     launch = ("--", "torchrun", "--nproc-per-node", "1", "train.py")
     command, environment = tune_command(tmp_path, "--testbed", "nodes=2,rate=100mbit", *launch)
@@ -136,11 +125,9 @@ def test_testbed_of_a_tuning_that_was_stopped_is_gone_at_once_or_with_the_next_o
         wait_until(ranks_run, "a rank runs on each node")
         names = owned_namespaces(tuning.pid)
         assert len(names) == 3
-        tuning.send_signal(number)
+        tuning.send_signal(signal.SIGINT)
         tuning.communicate(timeout=PATIENCE_S)
         wait_until(lambda: not processes_of(tmp_path), "every process is gone")
-        if number is signal.SIGKILL:
-            remove_leftovers()
         assert not any((NAMESPACES / name).exists() for name in names)
         assert not owned_namespaces(tuning.pid)
     finally:

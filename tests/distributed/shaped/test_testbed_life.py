@@ -1,6 +1,7 @@
 """A testbed from its making to its end, whichever way it ends; nothing that is not ours is touched."""
 
 import http.server
+import json
 import os
 import signal
 import subprocess
@@ -13,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from advisor.local.namespaces import NAMESPACES, own_namespaces, remove_leftovers
+from advisor.local.namespaces import NAMESPACES, RECORDS, own_namespaces, remove_leftovers
 from advisor.local.relay import relay_to
 from advisor.local.server import LocalModeFailed
 from advisor.local.testbed import TestbedNode, build_testbed
 from advisor.protocol.nodes.testbed import Testbed
 from tests.testbed.network import requires_testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.distributed, pytest.mark.alone, requires_testbed]
+pytestmark = [pytest.mark.testbed, pytest.mark.distributed, pytest.mark.calm, requires_testbed]
 
 SMALL = Testbed(nodes=2, rate="100mbit")
 PATIENCE_S = 60
@@ -152,7 +153,12 @@ def test_failure_while_building_leaves_nothing(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(LocalModeFailed, match="no shaping here"), build_testbed(SMALL):
         pass
-    assert {path for path in NAMESPACES.iterdir() if path.name.startswith("fleet-advisor-")} <= before
+    made = {
+        path.name for path in set(NAMESPACES.iterdir()) - before if path.name.startswith("fleet-advisor-")
+    }
+    records = [path.read_text() for path in RECORDS.glob("*.json")]
+    assert not {name for name in made if not any(name in record for record in records)}, "nobody owns them"
+    assert not [record for record in records if record and json.loads(record)["pid"] == os.getpid()]
 
 
 def test_what_a_killed_owner_left_is_removed_by_the_next_one_and_nothing_else() -> None:

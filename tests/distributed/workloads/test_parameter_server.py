@@ -11,18 +11,19 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from parameter_server import transport
 
 from advisor.local.record import free_port
-from agent.workloads.parameter_server import transport
 
 pytestmark = pytest.mark.distributed
 
+EXAMPLES = Path(__file__).parents[3] / "examples" / "servers"
 PATIENCE_S = 280
 SIZE = ["--rows", "500", "--width", "8", "--fields", "4", "--hidden", "64,16"]
 TABLE = 500 * 8
 IN_TURN = """
 import json, sys
-from agent.workloads.parameter_server.__main__ import main
+from parameter_server.__main__ import main
 for number, words in enumerate(json.loads(sys.argv[1])):
     sys.argv[1:] = words
     if main():
@@ -38,7 +39,7 @@ def train_in_turn(folder: Path, runs: dict[str, str]) -> tuple[dict[str, Any], d
     ]
     done = subprocess.run(
         [sys.executable, "-c", IN_TURN, json.dumps(words)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=EXAMPLES, env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -104,7 +105,7 @@ def test_every_architecture_and_mode_learns_what_it_should(tmp_path: Path) -> No
 
 
 def test_trainers_of_two_nodes_are_summed_up_in_each_node_first(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "agent.workloads.parameter_server", *SIZE, "--architecture", "collective"]
+    words = [sys.executable, "-m", "parameter_server", *SIZE, "--architecture", "collective"]
     words += ["--trainers", "4", "--batch", "16", "--steps", "6", "--nodes", "2", "--trainer-nodes", "2"]
     words += [
         "--master-port",
@@ -114,9 +115,14 @@ def test_trainers_of_two_nodes_are_summed_up_in_each_node_first(tmp_path: Path) 
         "--save",
         str(tmp_path / "two levels"),
     ]
-    other = subprocess.Popen([*words, "--node-rank", "1"])
+    other = subprocess.Popen([*words, "--node-rank", "1"], cwd=EXAMPLES)
     done = subprocess.run(
-        [*words, "--node-rank", "0"], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        [*words, "--node-rank", "0"],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     assert other.wait(timeout=PATIENCE_S) == 0
     told = next(line for line in map(json.loads, done.stdout.splitlines()) if "facts" in line)
@@ -129,8 +135,10 @@ def test_trainers_of_two_nodes_are_summed_up_in_each_node_first(tmp_path: Path) 
 
 
 def test_a_killed_server_ends_every_role_with_its_name() -> None:
-    words = [sys.executable, "-m", "agent.workloads.parameter_server", *SIZE, "--servers", "2"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+    words = [sys.executable, "-m", "parameter_server", *SIZE, "--servers", "2"]
+    with subprocess.Popen(
+        words, cwd=EXAMPLES, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
         assert started.stdout is not None
         assert json.loads(started.stdout.readline())["step"] == 1
         roles = psutil.Process(started.pid).children()

@@ -11,6 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from advisor.client import Client
+from advisor.local.record import running_server
+
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 90
 MARK = "PROCESSES_OF_TEST"
@@ -63,6 +66,23 @@ def start_advisor(*words: str, environment: Mapping[str, str], cwd: Path) -> sub
         text=True,
         start_new_session=True,
     )
+
+
+def start_server(data_dir: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a server on a free port; returns once it is ready."""
+    data_dir.mkdir()
+    process = start_advisor("serve", "--port", "0", environment=environment, cwd=data_dir)
+
+    def is_ready() -> bool:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        record = running_server(data_dir)
+        if record is None:
+            return False
+        with Client(record.url, None) as client:
+            return client.is_ready()
+
+    wait_until(is_ready, "the server is ready")
+    return process
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:

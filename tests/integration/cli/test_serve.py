@@ -12,29 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from advisor.client import Client
 from advisor.local.record import running_server
 
-from .conftest import advisor, environment_on, processes_of, start_advisor, wait_until
+from .conftest import advisor, environment_on, processes_of, start_server
 
 JOB = "name: big\nnodes: 2\nworkload:\n  command: torchrun --nproc-per-node 2 train.py\n"
-
-
-def start_server(data_dir: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Start a server on a free port; returns once it is ready."""
-    data_dir.mkdir()
-    process = start_advisor("serve", "--port", "0", environment=environment, cwd=data_dir)
-
-    def is_ready() -> bool:
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        record = running_server(data_dir)
-        if record is None:
-            return False
-        with Client(record.url, None) as client:
-            return client.is_ready()
-
-    wait_until(is_ready, "the server is ready")
-    return process
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-TRAINING = ROOT / "agent" / "workloads" / "numpy_training.py"
+TRAINING = ROOT / "examples" / "numpy_training.py"
 
 
 @pytest.mark.distributed

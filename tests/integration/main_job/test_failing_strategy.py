@@ -25,7 +25,7 @@ def test_a_strategy_under_which_the_script_fails_is_blamed_and_the_job_has_an_an
     environment |= {"ADVISOR_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     done = subprocess.run(
         [
-            sys.executable, "-m", "advisor", "tune", "--minutes", "6", "--trials", "5", "--block-seconds", "0.4",
+            sys.executable, "-m", "advisor", "tune", "--minutes", "2", "--trials", "3", "--block-seconds", "0.4",
             "--output", "advice", "--json", "--knob", KNOB, "--knob", "sync_nccl_allreduce",
             "--values", f"{KNOB}=0.0625,25", "--", "torchrun", "--nproc-per-node", "2", "train.py",
         ],

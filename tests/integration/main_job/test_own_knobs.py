@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("train_by_micro_batches.py")
 
 
 @pytest.mark.distributed
-@pytest.mark.alone
+@pytest.mark.calm
 @pytest.mark.timeout(420)
 def test_a_users_own_options_are_tuned_within_what_they_require(tmp_path: Path) -> None:
     shutil.copy(SCRIPT, tmp_path / "train.py")
@@ -30,7 +30,7 @@ def test_a_users_own_options_are_tuned_within_what_they_require(tmp_path: Path) 
         )
 
     done = call(
-        sys.executable, "-m", "advisor", "tune", "--minutes", "3", "--trials", "8", "--block-seconds", "0.4",
+        sys.executable, "-m", "advisor", "tune", "--minutes", "3", "--trials", "1", "--block-seconds", "0.4",
         "--output", "advice", "--json", "--try", "micro=2,8:exact", "--try", "accumulate=1,4:exact",
         "--require", "micro * accumulate == 8", "--knob", "sync_nccl_allreduce", "--", *command,
     )  # fmt: skip

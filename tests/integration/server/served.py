@@ -15,8 +15,8 @@ from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.messages import AgentRegistered, Assignment, RegisterAgent
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WITH_SECRETS
-from advisor.services.tuning import Tuning
 from advisor.settings import Settings
+from advisor.tuning.asked import Tuning
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_node, make_result, make_spec
 
 PATIENCE_S = 30.0

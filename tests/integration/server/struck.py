@@ -18,10 +18,10 @@ import uvicorn
 from advisor.app import create_app, read_clock
 from advisor.errors import Unavailable
 from advisor.services.timers import Timers
-from advisor.services.tuning import Tuning
 from advisor.serving import configure_server
 from advisor.settings import Settings
 from advisor.storage.fault_points import FaultPoint, Side, Strike
+from advisor.tuning.asked import Tuning
 from tests.integration.server.served import PATIENCE_S, Served
 from tests.unit.services.scripted_tuning import ScriptedTuning
 

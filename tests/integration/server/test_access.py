@@ -40,8 +40,8 @@ def test_revoked_token_is_refused_at_once(server: Served) -> None:
 
 def test_guessing_tokens_is_slowed_down_and_right_ones_still_work(server: Served) -> None:
     codes = [server.ask("GET", "/jobs", "adv_admin_id_guess").status_code for _ in range(40)]
-    assert codes[0] == 401
-    assert codes[-1] == 429
+    assert codes[:30] == [401] * 30
+    assert 429 in codes
     assert server.ask("GET", "/jobs").status_code == 200
 
 
@@ -87,8 +87,8 @@ def test_guesses_are_counted_by_whom_a_trusted_proxy_names(start: object) -> Non
     server: Served = start(trusted_proxies=("10.9.0.0/16",))  # type: ignore[operator]
     for peer in (f"10.0.{number}.1" for number in range(40)):
         assert ask_through(server, "10.9.1.1", peer, "/api/v1/jobs", headers=WRONG) == 401
-    codes = [ask_through(server, "127.0.0.1", "10.0.0.1", "/api/v1/jobs", headers=WRONG) for _ in range(40)]
-    assert codes[-1] == 429
+    codes = {ask_through(server, "127.0.0.1", "10.0.0.1", "/api/v1/jobs", headers=WRONG) for _ in range(40)}
+    assert codes == {401, 429}
 
 
 def test_guesses_from_a_plain_network_are_counted_by_the_real_peer(start: object) -> None:
@@ -100,8 +100,8 @@ def test_guesses_from_a_plain_network_are_counted_by_the_real_peer(start: object
 
 def test_guesses_at_the_sign_in_page_are_counted_too(server: Served) -> None:
     data = {"token": "adv_admin_id_guess"}
-    codes = [ask_through(server, "127.0.0.1", "10.0.0.1", "/login", data=data) for _ in range(40)]
-    assert (codes[0], codes[-1]) == (401, 429)
+    codes = {ask_through(server, "127.0.0.1", "10.0.0.1", "/login", data=data) for _ in range(40)}
+    assert codes == {401, 429}
     assert ask_through(server, "127.0.0.2", "10.0.0.1", "/login", data=data) == 401
     assert server.http.post("/login", data=data).status_code == 401
     assert ask_through(server, "127.0.0.1", "10.0.0.1", "/login", data={"token": server.admin}) == 200

@@ -1,6 +1,5 @@
-"""The typed clients against the real server over real sockets, and against one that fails for a moment."""
+"""The typed client against the real server over real sockets, and against one that fails for a moment."""
 
-import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from advisor.client import ApiProblem, AsyncClient, Client, ServerUnreachable, calls
+from advisor.client import ApiProblem, Client, ServerUnreachable, calls
 from advisor.protocol.asked.jobs import JobState
 from tests.unit.services.scripted_tuning import make_spec
 
@@ -34,21 +33,6 @@ def test_a_job_is_followed_to_its_end_over_streams_that_the_server_closes(served
             list(client.stream_events("nosuchjob"))
 
 
-def test_the_asynchronous_client_does_the_same(served: tuple[str, str]) -> None:
-    url, token = served
-
-    async def follow() -> None:
-        async with AsyncClient(url, token) as client:
-            job = await client.submit_job(make_spec(name="awaited"), "two")
-            await client.cancel_job(job.id)
-            events = [event async for event in client.stream_events(job.id)]
-            assert events == list((await client.events(job.id, 0)).items)
-            jobs, agents = await asyncio.gather(client.list_jobs(), client.agents())
-            assert ([found.id for found in jobs.items], agents) == ([job.id], ())
-
-    asyncio.run(follow())
-
-
 def test_secrets_of_a_job_are_not_logged_when_its_submission_is_tried_again(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -62,14 +46,13 @@ def test_secrets_of_a_job_are_not_logged_when_its_submission_is_tried_again(
     assert "the-canary" not in said
 
 
-def test_both_clients_can_ask_everything() -> None:
+def test_the_client_can_ask_everything() -> None:
     asked = {
         name for name, call in vars(calls).items() if callable(call) and call.__module__ == calls.__name__
     }
     asked = {name for name in asked if not name.startswith("_") and name != "Call"}
-    for kind in (Client, AsyncClient):
-        assert {name for name in asked if not hasattr(kind, name)} == set()
-        assert all(getattr(kind, name).__doc__ for name in asked)
+    assert {name for name in asked if not hasattr(Client, name)} == set()
+    assert all(getattr(Client, name).__doc__ for name in asked)
 
 
 class Moody(httpx.BaseTransport):
@@ -164,12 +147,7 @@ def answer_page(request: httpx.Request) -> httpx.Response:
 
 
 def test_whole_lists_are_read_page_after_page() -> None:
-    async def ask() -> tuple[Any, Any]:
-        async with AsyncClient("http://one", "t", transport=httpx.MockTransport(answer_page)) as client:
-            return await client.agents(), await client.tokens()
-
     with Client("http://one", "t", transport=httpx.MockTransport(answer_page)) as client:
         found = client.agents(), client.tokens()
-    assert found == asyncio.run(ask())
     for items in found:
         assert [item.id for item in items] == ["t0", "t1", "t2"]

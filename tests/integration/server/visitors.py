@@ -1,6 +1,7 @@
 """Whom each route lets in: the one declaration of it, and visitors of every kind who try."""
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -59,6 +60,7 @@ ROUTES: dict[str, set[str]] = {
     "GET /api/v1/jobs/{job_id}/logs": READ,
     "GET /api/v1/jobs/{job_id}/advice": READ,
     "GET /api/v1/jobs/{job_id}/forecast": READ,
+    "GET /api/v1/jobs/{job_id}/race": READ,
     "GET /api/v1/jobs/{job_id}/pareto": READ,
     "GET /api/v1/jobs/{job_id}/strategy": READ,
     "GET /api/v1/jobs/{job_id}/runs": READ,
@@ -235,7 +237,7 @@ class Visitors:
         headers = {"Cookie": f"advisor={self.cookies['admin']}"} | (more or {})
         if self.tokens[kind]:
             headers["Authorization"] = f"Bearer {self.tokens[kind]}"
-        self.server.app.state.failures = FailureCounter()
+        self.server.app.state.failures = FailureCounter(time.monotonic)
         return self.server.http.request(method, self.fill(template), headers=headers, json=document)
 
     def ask_page(self, kind: str, method: str, template: str, more: dict[str, str] | None = None) -> Any:

@@ -7,8 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.workload import Workload
-from agent.backends import BACKENDS
+from agent.backends import read_assignment
 from agent.backends.launch import SessionPlace
 from agent.errors import BadConfiguration
 from agent.operator.config import describe_error, read_config
@@ -16,7 +17,7 @@ from agent.trust.allowance import TRAINING_LAUNCHERS, Allowance, find_refusal
 
 
 def _refuse(command, working_dir, variables=None, **allowed):
-    return find_refusal(Allowance(**allowed), command, working_dir, variables or {})
+    return find_refusal(Allowance(**allowed), Command.read(command), working_dir, variables or {})
 
 
 @pytest.mark.parametrize(
@@ -165,8 +166,8 @@ def test_placeholders_are_filled_before_the_script_is_looked_at(tmp_path):
         cold={"num_threads": "/tmp/evil"},
     )  # fmt: skip
     place = SessionPlace(tmp_path, tmp_path / "s", "a", "s-1", tmp_path / "runtime.py")
-    words = BACKENDS[workload.kind].list_words(assignment, "127.0.0.1:1", place)
-    refusal = find_refusal(Allowance(roots=(tmp_path,)), words, tmp_path, {})
+    command = read_assignment(assignment, "127.0.0.1:1", place).command
+    refusal = find_refusal(Allowance(roots=(tmp_path,)), command, tmp_path, {})
     assert "/tmp/evil.py" in refusal
 
 
@@ -242,9 +243,9 @@ def test_root_that_does_not_exist_is_refused_at_the_start():
 def test_what_is_written_and_protected_lies_in_the_roots(root, command, protect, field):
     (root / "link").symlink_to("/etc")
     allowed = Allowance(roots=(root,), commands=("accelerate launch",))
-    refusal = find_refusal(allowed, command.split(), root, {}, protect)
+    refusal = find_refusal(allowed, Command.read(command.split()), root, {}, protect)
     assert field in refusal
     assert "--allow-root" in refusal
-    assert find_refusal(Allowance(), command.split(), root, {}, protect) == ""
+    assert find_refusal(Allowance(), Command.read(command.split()), root, {}, protect) == ""
     inside = command.replace("/anywhere", "logs").replace("../out", "logs").replace("link/x", "logs")
-    assert find_refusal(allowed, inside.split(), root, {}, ("runs",)) == ""
+    assert find_refusal(allowed, Command.read(inside.split()), root, {}, ("runs",)) == ""

@@ -32,9 +32,8 @@ def build(tmp_path: Path):
             cold=cold or {},
         )
         place = SessionPlace(tmp_path, tmp_path / "control", "agent", "session", Path("launch.py"))
-        return BACKENDS[kind].build_launch(
-            assignment, "127.0.0.1:4567", place, environment or dict(os.environ)
-        )
+        wanted = BACKENDS[kind].read(assignment, "127.0.0.1:4567", place)
+        return BACKENDS[kind].build_launch(wanted, environment or dict(os.environ))
 
     return build
 

@@ -6,6 +6,7 @@ import pytest
 
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.training.workload import Workload
+from agent.backends.injection import read_typed
 from agent.backends.launch import SessionPlace
 from agent.backends.pytorch import build_launch
 from agent.errors import Unlaunchable
@@ -38,9 +39,8 @@ def launch(place, project):
             node_rank=node_rank,
             workload=Workload(**{"command": command, "working_dir": str(project), **workload}),
         )
-        return build_launch(
-            assignment, "10.0.0.7:4711", place, {"PATH": "/usr/bin:/bin", **(inherited or {})}
-        )
+        environment = {"PATH": "/usr/bin:/bin", **(inherited or {})}
+        return build_launch(read_typed(assignment, "10.0.0.7:4711", place), environment)
 
     return build
 

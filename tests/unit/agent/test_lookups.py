@@ -101,11 +101,11 @@ def test_a_file_system_that_does_not_answer_holds_up_neither_the_session_nor_its
     ):
         lookups = Lookups(None, "marker", lambda: False)
         assert lookups.exists(tmp_path)
-        child = lookups._child
+        child = lookups._child.process
         os.kill(child.pid, signal.SIGSTOP)
         lookups._is_stopping, lookups._left_s = is_stopping, limit_s
         with pytest.raises(raised):
-            lookups.exists(tmp_path)
+            lookups.exists(tmp_path / ("x" * 200_000))  # more than the pipe to it holds
         assert child.wait(timeout=30) == -signal.SIGKILL
 
 

@@ -88,6 +88,7 @@ def test_figures_are_converted(open_made_up: Opener) -> None:
     )
     assert (figures.sm_clock_mhz, figures.temperature_c, figures.ecc_uncorrected) == (1980, None, 0)
     assert figures.throttled == "SwPowerCap"
+    assert figures.energy_j > 0
     assert (figures.sm_active, figures.tensor_active) == (0.61, pytest.approx(0.34))
     assert figures.nvlink_sent_bytes_per_s == 3000 * 2**20
     assert figures.pcie_received_bytes_per_s == 50 * 2**20

@@ -92,7 +92,7 @@ def test_disk_that_the_session_filled_ends_the_job_and_a_full_one_does_not():
         ("usage: train.py\ntrain.py: error: unrecognized arguments: --x", "arguments"),
         (
             "ValueError: Error initializing: environment variable RANK expected, but not set",
-            "torchrun --nproc-per-node 2",
+            "torchrun --nproc-per-node 1",
         ),
         ("  File 'train.py', line 3\nSyntaxError: invalid syntax", "by hand"),
     ],

@@ -98,3 +98,18 @@ def test_a_path_that_is_too_long_is_said(tmp_path: Path) -> None:
     own = Workload(command=("torchrun", "train.py", name), own=(f"{name}:lr=1,2",)).own
     with pytest.raises(Unlaunchable, match="does not exist on this node"):
         settle_command(own, {"lr": 2}, ("torchrun", "train.py", name), tmp_path, tmp_path)
+
+
+def test_a_training_gets_an_option_that_its_command_lacks_only_where_the_advice_changes_it(
+    tmp_path: Path,
+) -> None:
+    own = Workload(
+        command=("torchrun", "train.py"), own=({"name": "tp", "at": "--tp", "values": [1, 2], "baseline": 1},)
+    ).own
+    for typed, tp, words in (
+        (("sft",), 2, ["--tp", "2", "sft"]),
+        (("sft",), 1, ["sft"]),
+        (("--tp=4",), 2, ["--tp=2"]),
+    ):
+        command, _ = settle_command(own, {"tp": tp}, ("torchrun", "train.py", *typed), tmp_path, tmp_path)
+        assert command == ["torchrun", "train.py", *words]

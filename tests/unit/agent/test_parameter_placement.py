@@ -6,9 +6,8 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agent.workloads.parameter_server.options import list_idle, read_options
-from agent.workloads.parameter_server.placement import (
+from parameter_server.options import list_idle, read_options
+from parameter_server.placement import (
     RULES,
     Variable,
     choose_servers,

@@ -7,6 +7,7 @@ import pytest
 
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.training.workload import Workload
+from agent.backends.injection import read_typed
 from agent.backends.launch import SessionPlace
 from agent.backends.pytorch import START_RANKS, build_launch
 from agent.errors import Unlaunchable
@@ -33,6 +34,10 @@ def _assign(project, command, **more):
     return Assignment(session_id="s", generation=1, job_id="j", workload=workload, **more)
 
 
+def _build(assignment, rendezvous, place, environment):
+    return build_launch(read_typed(assignment, rendezvous, place), environment)
+
+
 def _install(folder, name, text):
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(text)
@@ -46,7 +51,7 @@ def test_torchrun_is_started_by_its_own_python(place, project, tmp_path):
     assignment = _assign(
         project, "torchrun --nproc-per-node 2 --nnodes 1 train.py --lr 1", node_rank=1, nnodes=2
     )
-    launch = build_launch(assignment, "127.0.0.1:4711", place, {"PATH": str(path)})
+    launch = _build(assignment, "127.0.0.1:4711", place, {"PATH": str(path)})
     assert launch.argv == (
         str(python), str(START_RANKS), "--nnodes=2", "--node-rank=1", "--rdzv-backend=static",
         "--master-addr=127.0.0.1", "--master-port=4711", "--max-restarts=0", "--nproc-per-node", "2",
@@ -60,32 +65,30 @@ def test_torchrun_is_started_by_its_own_python(place, project, tmp_path):
 def test_interpreter_with_spaces_is_found(place, project, tmp_path):
     python = _install(tmp_path / "my venv", "python3.11", "") / "python3.11"
     path = _install(tmp_path / "bin", "torchrun", f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n")
-    launch = build_launch(_assign(project, "torchrun train.py"), "127.0.0.1:1", place, {"PATH": str(path)})
+    launch = _build(_assign(project, "torchrun train.py"), "127.0.0.1:1", place, {"PATH": str(path)})
     assert launch.argv[:2] == (str(python), str(START_RANKS))
 
 
 def test_foreign_torchrun_is_started_as_it_is(place, project, tmp_path):
     path = _install(tmp_path / "bin", "torchrun", "#!/usr/bin/env bash\n")
-    launch = build_launch(_assign(project, "torchrun train.py"), "127.0.0.1:1", place, {"PATH": str(path)})
+    launch = _build(_assign(project, "torchrun train.py"), "127.0.0.1:1", place, {"PATH": str(path)})
     assert launch.argv[0] == str(path / "torchrun")
 
 
 def test_relative_launcher_is_looked_up_in_the_working_directory(place, project):
     _install(project / "venv", "torchrun", "#!/usr/bin/env bash\n")
-    launch = build_launch(
-        _assign(project, "./venv/torchrun train.py"), "127.0.0.1:1", place, {"PATH": "/nowhere"}
-    )
+    launch = _build(_assign(project, "./venv/torchrun train.py"), "127.0.0.1:1", place, {"PATH": "/nowhere"})
     assert launch.argv[0] == str(project / "venv" / "torchrun")
 
 
 def test_torch_of_the_agent_is_used_when_no_torchrun_is_on_path(place, project):
-    launch = build_launch(_assign(project, "torchrun train.py"), "127.0.0.1:1", place, {"PATH": "/nowhere"})
+    launch = _build(_assign(project, "torchrun train.py"), "127.0.0.1:1", place, {"PATH": "/nowhere"})
     assert launch.argv[:2] == (sys.executable, str(START_RANKS))
 
 
 def test_plain_python_keeps_its_options(place, project):
     assignment = _assign(project, f"{sys.executable} -B train.py --lr 1")
-    launch = build_launch(assignment, "127.0.0.1:1", place, {})
+    launch = _build(assignment, "127.0.0.1:1", place, {})
     assert launch.argv == (sys.executable, "-B", "train.py", "--lr", "1")
     assert launch.script == project / "train.py"
 
@@ -108,7 +111,7 @@ def test_environment_is_ours_the_jobs_and_nobodys_secret(place, project):
         "PET_STANDALONE": "1",
         "HOME": "/h",
     }
-    environment = build_launch(assignment, "127.0.0.1:1", place, inherited).environment
+    environment = _build(assignment, "127.0.0.1:1", place, inherited).environment
     assert "adv_secret" not in environment.values()
     assert not {"ADVISOR_TOKEN", "PET_STANDALONE", "LD_PRELOAD", "NCCL_DEBUG"} & set(environment)
     assert environment["HOME"] == "/h"
@@ -124,7 +127,7 @@ def test_interface_of_the_job_is_kept(place, project):
     assignment = _assign(
         project, "torchrun train.py", nnodes=2, workload={"environment": {"GLOO_SOCKET_IFNAME": "ib0"}}
     )
-    assert build_launch(assignment, "127.0.0.1:1", place, {}).environment["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert _build(assignment, "127.0.0.1:1", place, {}).environment["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
 @pytest.mark.parametrize(
@@ -138,9 +141,9 @@ def test_interface_of_the_job_is_kept(place, project):
 )
 def test_launch_is_refused_with_a_remedy(place, project, command, more, sentence):
     with pytest.raises(Unlaunchable, match=sentence):
-        build_launch(_assign(project, command, **more), "127.0.0.1:1", place, {})
+        _build(_assign(project, command, **more), "127.0.0.1:1", place, {})
 
 
 def test_missing_working_directory_is_named(place, project):
     with pytest.raises(Unlaunchable, match=r"working directory .* does not exist"):
-        build_launch(_assign(project / "gone", "python train.py"), "127.0.0.1:1", place, {})
+        _build(_assign(project / "gone", "python train.py"), "127.0.0.1:1", place, {})

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 WORKLOADS = Path(__file__).parents[3] / "agent" / "workloads"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "torchrec_training.py"
 HAS_TORCHREC = importlib.util.find_spec("torchrec") is not None
 
 
@@ -28,7 +29,7 @@ def test_a_missing_torchrec_is_told_with_the_two_packages_that_work(tmp_path: Pa
 
 @pytest.mark.skipif(not HAS_TORCHREC, reason="needs torchrec==1.8.0 and fbgemm-gpu-cpu==1.8.0")
 def test_plans_of_a_model_are_written_once_each_with_the_planners_choice_first(tmp_path: Path) -> None:
-    told = run(tmp_path, f"{WORKLOADS / 'torchrec_training.py'}:build_model", "--ranks", "2", "--most", "20")
+    told = run(tmp_path, f"{EXAMPLE}:build_model", "--ranks", "2", "--most", "20")
     assert told.returncode == 0, told.stderr
     first, *others = [line for line in told.stdout.splitlines() if "plans/" in line and "advisor" not in line]
     assert first.endswith("plans/default.json")

@@ -120,4 +120,4 @@ def test_a_difference_is_decided_by_its_interval_over_surfaces() -> None:
     against = compare(runs, "grid", 9)
     assert against is not None
     assert against.verdict == "advisor better"
-    assert against.detectable > against.half > 3.0 * against.error  # Student's t with 3 degrees of freedom
+    assert against.half > 3.0 * against.error  # Student's t with 3 degrees of freedom

@@ -43,6 +43,25 @@ def test_answer_fits_one_screen(make: Callable[[], Advice], width: int) -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_price_tells_what_a_million_samples_cost_at_each_rate(width: int) -> None:
+    priced = a_change().model_copy(update={"price_per_hour": 2.5})
+    lines = format_advice(priced, width, use=USE).splitlines()
+    assert max(map(len, lines)) <= width
+    told = "0.438 for a million samples, 0.404 as advised, at 2.5 an hour"
+    assert told in [line.strip() for line in lines]
+    assert f"It costs {told}." in " ".join(format_advice(priced, 120, verbose=True).split())
+    assert "for a million" not in words_of(a_change())
+
+
+def test_joules_stand_beside_the_rates_where_they_were_measured() -> None:
+    told = "4.21 J a sample, 3.1 as advised"
+    measured = a_change().model_copy(update={"joules_before": 4.21, "joules_after": 3.1})
+    assert told in [line.strip() for line in format_advice(measured, 100, use=USE).splitlines()]
+    assert f"Its devices use {told}." in " ".join(format_advice(measured, 120, verbose=True).split())
+    assert " J a sample" not in words_of(a_change())
+
+
 def test_job_of_nodes_goes_on_by_the_command_that_put_it_there() -> None:
     on_ray = Use(tune="ray tune --nodes=2 --state kept", before="ADVISOR_DATA_DIR=kept ")
     command = "advisor ray tune --nodes=2 --state kept --continue job-1 --minutes 10"

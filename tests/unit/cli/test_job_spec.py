@@ -146,10 +146,10 @@ def test_the_options_of_a_command_workload_reach_the_job(tmp_path: Path) -> None
             spec_from_options(["train"], TuneOptions(kind=WorkloadKind.COMMAND, reads=[wrong]), tmp_path)
 
 
-def test_gangs_values_and_max_device_hours_reach_the_job(tmp_path: Path) -> None:
-    options = TuneOptions(gangs=2, max_device_hours=1.5, values=["num_threads=1, 2", "amp=true"])
+def test_nodes_values_and_max_device_hours_reach_the_job(tmp_path: Path) -> None:
+    options = TuneOptions(nodes=2, max_device_hours=1.5, values=["num_threads=1, 2", "amp=true"])
     spec = spec_from_options(COMMAND, options, tmp_path)
-    assert (spec.gangs, spec.budget.max_device_hours) == (2, 1.5)
+    assert (spec.nodes, spec.budget.max_device_hours) == (2, 1.5)
     assert spec.values == {"num_threads": (1, 2), "amp": (True,)}
 
 
@@ -164,14 +164,14 @@ def test_values_that_mean_nothing_are_refused_with_what_was_typed(tmp_path: Path
 def test_what_is_typed_beside_a_file_takes_the_place_of_its_fields(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
-        "workload: {command: [torchrun, train.py]}\ngangs: 3\nbudget: {max_trials: 7, max_device_hours: 9}\n"
+        "workload: {command: [torchrun, train.py]}\nnodes: 3\nbudget: {max_trials: 7, max_device_hours: 9}\n"
         "values: {num_threads: [1, 2], fuse_grad_size_in_MB: [4, 8]}\n"
     )
     as_written = spec_from_file(path, ())
-    assert (as_written.gangs, as_written.budget.max_device_hours) == (3, 9)
-    typed = JobOptions(gangs=2, max_device_hours=0.5, values=["num_threads=4"])
+    assert (as_written.nodes, as_written.budget.max_device_hours) == (3, 9)
+    typed = JobOptions(nodes=2, max_device_hours=0.5, values=["num_threads=4"])
     spec = spec_from_file(path, (), typed)
-    assert (spec.gangs, spec.budget.max_device_hours, spec.budget.max_trials) == (2, 0.5, 7)
+    assert (spec.nodes, spec.budget.max_device_hours, spec.budget.max_trials) == (2, 0.5, 7)
     assert spec.values == {"num_threads": (4,), "fuse_grad_size_in_MB": (4.0, 8.0)}
 
 
@@ -188,10 +188,10 @@ def test_what_the_environment_hands_down_is_raced_away_where_it_is_asked_for(
     assert not spec_from_options(COMMAND, TuneOptions(), tmp_path).workload.own
 
 
-def test_impossible_gangs_and_hours_are_named(tmp_path: Path) -> None:
+def test_impossible_nodes_and_hours_are_named(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed) as raised:
-        spec_from_options(COMMAND, TuneOptions(gangs=0, max_device_hours=-1), tmp_path)
-    assert "gangs" in raised.value.details
+        spec_from_options(COMMAND, TuneOptions(nodes=0, max_device_hours=-1), tmp_path)
+    assert "nodes" in raised.value.details
     assert "--max-device-hours -1: it has to be greater than 0" in raised.value.details
 
 

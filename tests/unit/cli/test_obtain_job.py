@@ -33,6 +33,15 @@ def test_new_gives_up_the_interrupted_job(server: FakeServer) -> None:
     assert server.submitted == [SPEC]
 
 
+def test_a_race_of_a_lab_lets_the_interrupted_one_wait(server: FakeServer) -> None:
+    server.add_job("old", JobState.RUNNING)
+    with Client(server.url, TOKEN) as client:
+        obtain_job(client, WantedJob(SPEC, new=True, pauses=True), Screen(), alone=True)
+    assert server.jobs["old"].state is JobState.PAUSED
+    assert server.submitted == [SPEC]
+    assert not server.cancelled
+
+
 def test_others_jobs_on_a_shared_server_are_left_alone(server: FakeServer) -> None:
     server.add_job("theirs", JobState.RUNNING)
     with Client(server.url, TOKEN) as client:

@@ -44,32 +44,6 @@ def make_launcher(folder: Path, name: str, first_line: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("options", "environment", "is_refused"),
-    [
-        ((), {}, True),
-        (("--nproc-per-node", "1"), {}, True),
-        (("--nproc_per_node=1", "--standalone"), {}, True),
-        (("--nproc-per-node", "2"), {}, False),
-        (("--nproc-per-node=gpu",), {}, False),
-        ((), {"PET_NPROC_PER_NODE": "2"}, False),
-    ],
-)
-def test_one_rank_is_refused_before_it_is_launched(
-    options: tuple[str, ...], environment: dict[str, str], is_refused: bool, tmp_path: Path
-) -> None:
-    (tmp_path / "train.py").write_text("import torch\n")
-    words = [make_launcher(tmp_path, "torchrun", f"#!{sys.executable}"), *options, "train.py"]
-    spec = specify(tmp_path, words)
-    if not is_refused:
-        check_here(spec, environment)
-        return
-    with pytest.raises(CommandFailed, match="one rank only") as refused:
-        check_here(spec, environment)
-    assert "--nproc-per-node 2 train.py" in refused.value.hint
-    check_here(spec.model_copy(update={"nodes": 2}), environment)
-
-
 def test_a_python_without_torch_is_named_before_it_is_launched(tmp_path: Path) -> None:
     bare = make_launcher(tmp_path, "python3", f'#!/bin/sh\nexec {sys.executable} -I -S "$@"')
     for source, is_refused in (("from mine import net\n", True), ("import subprocess\n", False)):
@@ -127,13 +101,6 @@ def test_options_that_went_behind_the_script_are_told_unless_it_knows_them(
     warned = warn_of_stray_options(spec, {"--minutes", "--min-gain", "--block-seconds"})
     assert told in warned
     assert bool(told) == bool(warned)
-
-
-def test_a_dry_run_that_went_behind_the_script_starts_nothing(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("")
-    spec = specify(tmp_path, ["torchrun", "--nproc-per-node", "2", "train.py", "--dry-run"])
-    with pytest.raises(CommandFailed, match="--dry-run stands behind the script"):
-        warn_of_stray_options(spec, {"--dry-run"})
 
 
 @pytest.mark.parametrize("place", ["/proc/advisor", "/dev/null/advisor", "/sys/x/y"])

@@ -106,15 +106,15 @@ def test_line_tells_stage_trial_and_best() -> None:
 
 def test_line_tells_what_is_spent() -> None:
     start = {"job_id": "j", "state": SessionState.RUNNING, "created_at": START, "started_at": START}
-    sessions = (Session(id="s1", generation=1, **start), Session(id="s2", generation=2, gang=1, **start))
+    sessions = (Session(id="s1", generation=1, **start),)
     history = JobHistory(trials=(BASELINE,), sessions=sessions)
     budget = {"max_device_hours": 0.5, "max_seconds": 1800}
     spec = JobSpec.model_validate(
         {"workload": {"command": ["torchrun", "t.py"]}, "nodes": 3, "budget": budget}
     )
     line = describe_progress(job().model_copy(update={"spec": spec}), history, START + timedelta(seconds=60))
-    # Three ranks a gang (one a node, before the script told), two gangs, one minute each: 0.1 device-hours.
-    assert "1:00 of 30:00 spent, 0.10 of 0.5 device-hours" in line
+    # Three ranks (one a node, before the script told), one minute: 0.05 device-hours.
+    assert "1:00 of 30:00 spent, 0.05 of 0.5 device-hours" in line
 
 
 def test_probe_tells_the_rate_and_whether_the_machine_is_noisy() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from advisor.answers.wording import count, spell_changes, spell_duration, spell_rate, spell_value
+from advisor.answers.wording import count, spell_changes, spell_duration, spell_value
 from advisor.protocol.base import Value
+from advisor.protocol.gains import spell_rate
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from advisor.protocol.measured.trials import (
     Trial,
     TrialState,
 )
-from advisor.tuning.asked import PlannerTuning
+from advisor.tuning.asked import Tuning
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -98,7 +98,7 @@ class Played:
             lambda: [measured()],
             lambda: (CATALOGUE, self.trials),
             THEN,
-            PlannerTuning(),
+            Tuning(),
         )
         self.put(changed)
         return changed
@@ -179,7 +179,7 @@ def test_a_loss_is_held_against_the_jobs_baseline_where_the_race_had_none(played
     arms = played.issue(launch(), race(candidate(FUSED), candidate(TWO))).blocks
     results = {arm.id: measured(consumed=dict.fromkeys(arm.plan.overrides, "yes")) for arm in arms}
     trials = {trial.number: trial for trial in played.trials}
-    accept_race(arms, results, trials, list_baseline, lambda: (CATALOGUE, ()), THEN, PlannerTuning())
+    accept_race(arms, results, trials, list_baseline, lambda: (CATALOGUE, ()), THEN, Tuning())
     assert asked
 
 

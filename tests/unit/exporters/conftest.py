@@ -45,8 +45,9 @@ def advise(
     kind: WorkloadKind = WorkloadKind.PYTORCH,
     knobs: Mapping[str, Value] | None = None,
     own: Sequence[str] = (),
+    script: Mapping[str, Value] | None = None,
 ) -> tuple[Advice, Job]:
-    """Return an advice for `changes` (none: keep) and its finished job."""
+    """Return an advice for `changes` (none: keep) and its finished job; `script` is what else was observed of it."""
     finished = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
     workload = Workload(
         kind=kind,
@@ -56,7 +57,11 @@ def advise(
         knobs=dict(knobs or {}),
         own=tuple(own),
     )
-    baseline = {**SCRIPT_AS_IT_STANDS, **{knob.name: knob.own_value for knob in workload.own}}
+    baseline = {
+        **SCRIPT_AS_IT_STANDS,
+        **(script or {}),
+        **{knob.name: knob.own_value for knob in workload.own},
+    }
     job = Job(
         id="job7",
         spec=JobSpec(name=name, workload=workload, nodes=nodes),

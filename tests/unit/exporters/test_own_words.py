@@ -114,6 +114,24 @@ def test_a_library_gets_its_own_arguments(advise, library: str, start: str) -> N
     ast.parse(lines[0].replace("…, ", ""))
 
 
+@pytest.mark.parametrize(
+    ("software", "line"),
+    [
+        ({}, "block(x) | in place of checkpoint(block, x)"),
+        ({"transformers": "5.22.2"}, "TrainingArguments(…, gradient_checkpointing=False)"),
+        ({"transformers": "5.23.0"}, "TrainingArguments(…, activation_checkpointing=False)"),
+    ],
+)
+def test_activations_are_kept_by_the_name_that_the_trainers_release_reads(
+    advise, software, line: str
+) -> None:
+    knob = "activation_checkpointing"
+    advice, job = advise({knob: False}, script={knob: True})
+    assert job.facts is not None
+    facts = job.facts.model_copy(update={"software": software})
+    assert told(advice, job.model_copy(update={"facts": facts})) == [line]
+
+
 @pytest.mark.parametrize("library", ["accelerate", "lightning"])
 def test_what_takes_the_place_of_the_scripts_own_ddp_says_what_that_said(advise, library: str) -> None:
     advice, job = advise({"fuse_grad_size_in_MB": 4.0, "last_comm_group_size_MB": 4.0})

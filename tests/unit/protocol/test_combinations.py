@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from advisor.protocol.asked.jobs import JobSpec
-from advisor.protocol.training.combinations import say_too_many
+from advisor.protocol.knobs.combinations import say_too_many
 from advisor.protocol.training.key_files import fit_to_file
 from advisor.protocol.training.workload import Workload
 
@@ -50,6 +50,9 @@ def test_far_more_combinations_than_a_budget_holds_are_told_with_what_to_name_in
     many = specify(
         *(f"--{name}=1..9:exact" for name in ("micro", "acc")), "x=1..9", "y=1..9", "z=1..9"
     ).workload
+    frozen = specify("--micro=1,2,4,8,16", "--acc=1,2,4", "--ac=none,full").workload
+    assert "29 combinations of micro, acc, ac," in say_too_many(frozen, 150.0, 24)
+    assert "14 combinations of micro, acc," in say_too_many(frozen, 150.0, 24, frozen=["ac"])
     assert "more than 20000 combinations" in say_too_many(many, 300.0, 24)
 
 

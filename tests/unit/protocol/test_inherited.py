@@ -27,6 +27,8 @@ from agent.runtime.inject.variables import RUN
         ("MKL_NUM_THREADS", "4", "raced"),
         ("MKL_CBWR", "AVX2", "told"),
         ("NCCL_ALGO", "Ring", "raced"),
+        ("NCCL_LL_THRESHOLD", "0", "told"),
+        ("NCCL_SHM_USE_CUDA_MEMCPY", "1", "told"),
         ("NCCL_DEBUG", "INFO", "raced"),
         ("NCCL_DEBUG", "WARN", "nothing"),
         ("NCCL_SOCKET_IFNAME", "eth0", "told"),
@@ -81,4 +83,6 @@ def test_doctor_names_each_and_says_how_it_is_raced_away() -> None:
     assert "NCCL_IB_DISABLE: The ranks may need it" in check.finding
     assert "advisor tune --inherited" in check.remedy
     assert check_environment({"NCCL_IB_DISABLE": "1"}).status is Status.OK
+    gone = check_environment({"NCCL_TREE_THRESHOLD": "0"})
+    assert "NCCL_TREE_THRESHOLD: NCCL 2.16 and later do not read it" in gone.finding
     assert check_environment({}).status is Status.OK

@@ -6,10 +6,12 @@ import pytest
 
 from advisor.protocol.training import launch_command
 from advisor.protocol.training.launch_command import (
+    Command,
     ForeignCommand,
     PaddleCommand,
     UnlaunchableCommand,
     choose_injection,
+    count_ranks,
     parse_command,
     refuse_paddle,
     trains_with_paddle,
@@ -108,30 +110,30 @@ FOREIGN = (
 @pytest.mark.parametrize("command", FOREIGN)
 def test_runtime_goes_through_the_environment_where_the_command_starts_its_ranks_itself(command):
     words = shlex.split(command)
-    assert choose_injection(Injection.AUTO, words) is Injection.ENVIRONMENT
-    assert choose_injection(Injection.NONE, words) is Injection.NONE
+    assert choose_injection(Injection.AUTO, Command.read(words)) is Injection.ENVIRONMENT
+    assert choose_injection(Injection.NONE, Command.read(words)) is Injection.NONE
     with pytest.raises(ForeignCommand, match=r"starts the training processes itself.*injection"):
-        choose_injection(Injection.LAUNCHER, words)
+        choose_injection(Injection.LAUNCHER, Command.read(words))
 
 
 @pytest.mark.parametrize("command", ["torchrun t.py", "python -m torch.distributed.run t.py"])
 def test_runtime_stands_before_a_script_that_can_be_found(command):
     for wanted in Injection:
-        chosen = choose_injection(wanted, command.split())
+        chosen = choose_injection(wanted, Command.read(command.split()))
         assert chosen is (Injection.LAUNCHER if wanted is Injection.AUTO else wanted)
 
 
 def test_a_script_that_python_starts_is_reached_through_the_environment_because_it_starts_its_ranks():
     words = ["python", "train.py"]
-    assert choose_injection(Injection.AUTO, words) is Injection.ENVIRONMENT
-    assert choose_injection(Injection.LAUNCHER, words) is Injection.LAUNCHER
+    assert choose_injection(Injection.AUTO, Command.read(words)) is Injection.ENVIRONMENT
+    assert choose_injection(Injection.LAUNCHER, Command.read(words)) is Injection.LAUNCHER
 
 
 @pytest.mark.parametrize("wanted", list(Injection))
 @pytest.mark.parametrize("command", ["torchrun --nprox 2 t.py", "srun python t.py", "./train.py", "torchrun"])
 def test_misspelt_command_is_refused_however_the_runtime_gets_in(wanted, command):
     with pytest.raises(UnlaunchableCommand):
-        choose_injection(wanted, command.split())
+        choose_injection(wanted, Command.read(command.split()))
 
 
 def test_option_table_is_torchs_own():
@@ -208,6 +210,18 @@ def test_paddles_launchers_are_told_by_name_with_what_to_type(words: str) -> Non
     assert "trains with PaddlePaddle" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "one"),
+    [
+        ("torchrun --nproc-per-node 2 --tee 3 t.py --epochs 2", "torchrun --tee 3 --nproc-per-node=1 t.py --epochs 2"),
+        ("python -m torch.distributed.run --nproc_per_node=gpu -m mine",
+         "python -m torch.distributed.run --nproc-per-node=1 -m mine"),
+    ],
+)  # fmt: skip
+def test_one_rank_of_a_command_is_the_same_but_for_their_number(words: str, one: str) -> None:
+    assert parse_command(words.split()).with_one_rank() == tuple(one.split())
+
+
 def test_an_argument_of_the_script_names_no_launcher() -> None:
     refuse_paddle(["torchrun", "--nproc-per-node", "2", "train.py", "--backend", "fleetrun"])
 
@@ -229,3 +243,18 @@ def test_an_argument_of_the_script_names_no_launcher() -> None:
 )
 def test_a_script_that_trains_with_paddle_is_told_by_what_it_imports(source: str, is_paddle: bool) -> None:
     assert trains_with_paddle(source) is is_paddle
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        ("torchrun --nproc-per-node 4 t.py --nproc-per-node 9", 4),
+        ("python -m torch.distributed.run --tee 3 --nproc_per_node=2 t.py", 2),
+        ("torchrun --nproc-per-node gpu t.py", None),
+        ("torchrun --standalone t.py", None),
+        ("python t.py", None),
+        ("mpirun -np 2 t.py", None),
+    ],
+)
+def test_the_ranks_that_torchrun_is_told_to_start_are_counted(command: str, ranks: int | None) -> None:
+    assert count_ranks(command.split()) == ranks

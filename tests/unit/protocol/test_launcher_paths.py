@@ -2,6 +2,7 @@
 
 import pytest
 
+from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.launcher_paths import list_launcher_paths
 
 OUT = "/anywhere"
@@ -25,7 +26,7 @@ OUT = "/anywhere"
     ],
 )
 def test_place_that_a_launcher_writes_to_is_found(command):
-    assert [path for _, path in list_launcher_paths(command.split())] == [OUT]
+    assert [path for _, path in list_launcher_paths(Command.read(command.split()))] == [OUT]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_place_that_a_launcher_writes_to_is_found(command):
     ],
 )
 def test_place_of_a_launcher_that_is_no_python_is_found(command):
-    assert [path for _, path in list_launcher_paths(command.split())] == [OUT]
+    assert [path for _, path in list_launcher_paths(Command.read(command.split()))] == [OUT]
 
 
 @pytest.mark.parametrize(
@@ -52,4 +53,4 @@ def test_place_of_a_launcher_that_is_no_python_is_found(command):
     ],
 )
 def test_a_scripts_own_options_are_its_own(command):
-    assert list_launcher_paths(command.split()) == []
+    assert list_launcher_paths(Command.read(command.split())) == []

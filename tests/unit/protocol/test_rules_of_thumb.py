@@ -45,6 +45,11 @@ RULES: dict[str, list[tuple[dict[str, object], tuple[object, ...]]]] = {
     ],
     "find_unused_parameters": [({}, (False,))],
     "broadcast_buffers": [({}, (False,))],
+    "defer_gradient_sync": [
+        ({"exchanges_per_step": 0}, ()),
+        ({"exchanges_per_step": 1}, ()),
+        ({"exchanges_per_step": 2}, ((True, "Gradients are exchanged 2 times a step"),)),
+    ],
     "nccl_comm_num": [({"nodes": 1}, (1,)), ({"nodes": 2}, ((2, "Two communicators on several machines."),))],
     "use_hierarchical_allreduce": [({}, (True,))],
     "hierarchical_allreduce_inter_nranks": [({"local_world_size": 8}, ((8, "ranks of one node"),))],
@@ -57,6 +62,9 @@ RULES: dict[str, list[tuple[dict[str, object], tuple[object, ...]]]] = {
     "gradient_merge_k_steps": [({}, (2,))],
     "amp": [({}, ()), (GPU, (True,))],
     "dgc": [({}, (True,))],
+    "activation_checkpointing": [
+        ({"recomputed": {"per_step": 12, "seconds": 0.05}}, ((False, "12 calls a step are computed again, 50 ms"),)),
+    ],
     "num_threads": [
         # A rank's share of the cores, one, and the documents' 2 a processor or 4 a GPU where the share is larger.
         ({"cpus": (12,)}, ((6, "12 CPUs shared by its 2 ranks."), 1, (2, " 2 threads a device on processors."))),

@@ -158,6 +158,7 @@ def test_the_rung_is_the_highest_effect() -> None:
     [
         ({"world_size": 4}, Effect.EXACT),
         ({"world_size": 2, "gradient_dtype": "bfloat16"}, Effect.EXACT),
+        ({"world_size": 2, "gradient_dtype": "bfloat16", "exchanges_per_step": 4}, Effect.NUMERIC),
         ({"world_size": 4, "gradient_dtype": "bfloat16"}, Effect.NUMERIC),
         ({"world_size": 4, "ddp": {"own_comm_hook": True}}, Effect.NUMERIC),
     ],
@@ -170,6 +171,7 @@ def test_another_order_of_sums_is_another_rounding_where_they_are_of_16_bits(fac
         "fuse_grad_size_in_MB",
         "bucket_cap_mb_list",
         "use_hierarchical_allreduce",
+        "defer_gradient_sync",
     ):
         assert fitted.effect_of({name: True, "num_threads": 2}) is effect
     assert fitted.effect_of({"nccl_comm_num": 2, "num_threads": 2}) is Effect.EXACT

@@ -154,18 +154,34 @@ def test_what_failed_takes_no_time_of_what_follows() -> None:
     assert parts[recorder.OWN] == 2
 
 
+def test_compiling_inside_a_forward_is_a_part_of_its_own_with_the_garbage_that_it_leaves() -> None:
+    rank = Rank()
+    rank.recorder.begin(recorder.FORWARD)
+    rank.spend(1)
+    rank.recorder.note_interlude(recorder.COMPILING, True)
+    rank.spend(2)
+    rank.recorder.note_interlude(recorder.GARBAGE, True)
+    rank.spend(4)
+    rank.recorder.note_interlude(recorder.GARBAGE, False)
+    rank.spend(8)
+    rank.recorder.note_interlude(recorder.COMPILING, False)
+    rank.spend(16)
+    rank.recorder.end(recorder.FORWARD)
+    assert rank.close() == {"forward_s": 17, "compiling_s": 14}
+
+
 def list_moves(rank: Rank) -> list[Any]:
     found, optimizers = rank.recorder, [object(), object()]
     return [
-        *(partial(found.begin, phase) for phase in range(9)),
-        *(partial(found.end, phase) for phase in range(1, 9)),
+        *(partial(found.begin, phase) for phase in range(10)),
+        *(partial(found.end, phase) for phase in range(1, 10)),
         *(partial(found.begin_optimizer, one) for one in optimizers),
         *(partial(found.end_optimizer, one) for one in optimizers),
         partial(found.begin_backward, None),
         found.end_backward,
         partial(found.begin_collective, recorder.COLLECTIVE),
-        partial(found.note_garbage, True),
-        partial(found.note_garbage, False),
+        partial(found.note_interlude, recorder.GARBAGE, True),
+        partial(found.note_interlude, recorder.COMPILING, False),
     ]
 
 
@@ -341,6 +357,36 @@ def test_an_evaluation_in_few_steps_is_told_apart_and_means_add_up() -> None:
     found = tell(rank, rank)
     assert found["phases"].evaluation_s == pytest.approx(0.1)
     assert found["phases"].own_code_s == pytest.approx(0.02)
+
+
+def test_what_an_evaluation_reads_and_gathers_belongs_to_it_and_training_keeps_its_own() -> None:
+    """Each metric is gathered by all ranks: nothing that a training step could call less often."""
+    ranks = [
+        make_rank(0.1, steps=20, forward=0.03, backward=0.05, exposed=0.0, calls=(0.004,)) for _ in range(2)
+    ]
+    for rank in ranks:
+        rank.step_time_s[7] += 3.0
+        rank.phases["own_code_s"][7] += 1.0
+        rank.phases["data_wait_s"] = [0.0] * 7 + [0.5] + [0.0] * 12
+        rank.phases["collectives_s"][7] += 1.5
+        rank.collectives[7] = [0.004, *[0.5] * 3]
+        rank.flags[7] = recorder.INTERRUPTED
+    found = tell(*ranks)["phases"]
+    assert found.evaluation_s == pytest.approx(3.0 / 20)
+    assert (found.collectives_s, found.data_wait_s) == (pytest.approx(0.004), pytest.approx(0.0))
+
+
+def test_what_others_wait_while_one_rank_evaluates_is_still_waiting_for_it() -> None:
+    waiting, late = (make_rank(0.1, steps=20, backward=0.05, exposed=0.0, calls=(0.004,)) for _ in range(2))
+    for rank in (waiting, late):
+        rank.step_time_s[7] += 2.0
+    late.phases["own_code_s"][7] += 2.0
+    late.flags[7] = recorder.INTERRUPTED
+    waiting.phases["collectives_s"][7] += 2.0
+    waiting.collectives[7] = [2.004]
+    found = tell(waiting, late)
+    assert (found["late"].rank, found["late"].part) == (1, "evaluation_s")
+    assert found["late"].waited_s == pytest.approx(0.1)
 
 
 def test_computing_that_takes_several_times_as_long_in_some_steps_is_a_stall() -> None:

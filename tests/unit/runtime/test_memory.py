@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
-from fleet_advisor_runtime.observe.memory import count_free_host_bytes  # noqa: E402
+from fleet_advisor_runtime.observe.memory import count_free_host_bytes, count_room_at_peak  # noqa: E402
 from fleet_advisor_runtime.races.snapshot import count_snapshot_bytes, explain_no_snapshot  # noqa: E402
 
 pytestmark = pytest.mark.thorough
@@ -54,6 +54,18 @@ def test_free_memory_is_that_of_the_tightest_group(files: dict[str, str], free: 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert count_free_host_bytes(str(tmp_path)) == free
+
+
+@pytest.mark.parametrize("said", [None, "4"])
+def test_a_ranks_part_of_free_memory_is_that_of_the_ranks_here_whatever_its_launcher_says(
+    said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if said:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
+    room = count_room_at_peak(torch.device("cpu"), 2)
+    assert room == pytest.approx(count_free_host_bytes() / 2, rel=0.3)
+    assert count_room_at_peak(torch.device("cpu")) == pytest.approx(room * 2 / int(said or 1), rel=0.3)
 
 
 def test_a_snapshot_that_a_node_has_no_memory_for_is_refused() -> None:

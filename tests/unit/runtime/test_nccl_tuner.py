@@ -96,6 +96,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> str:
     return plugin.build(str(tmp_path_factory.mktemp("plugin")))
 
 
+@pytest.mark.parametrize("newest", [3, 4, 5, 6])
+def test_nccl_finds_the_newest_version_that_it_looks_for(newest: int, built: str) -> None:
+    """NCCL asks for its versions from the newest down to v2: 2.23 begins with v3, 2.32.3 with v6."""
+    library = ctypes.CDLL(built)
+    found = [version for version in range(newest, 1, -1) if hasattr(library, f"ncclTunerPlugin_v{version}")]
+    assert found[0] == newest
+
+
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name in (*plugin.VARIABLES.values(), plugin.PLUGIN, plugin.VENDOR, "NCCL_NET_PLUGIN"):

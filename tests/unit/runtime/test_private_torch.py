@@ -62,8 +62,18 @@ def test_knobs_of_buckets_are_refused_without_what_rebuilds_them(
     sentence = refusals["fuse_grad_size_in_MB"]
     assert f"torch {torch.__version__} has no " in sentence
     assert f"{name}, which the advisor needs to change buckets" in sentence
-    assert "torch 2.1 to 2.13 has it." in sentence
+    assert "torch 2.1 to 2.15 has it." in sentence
     assert lever.observe(training) == {}
+
+
+def test_a_script_that_ends_each_backward_itself_keeps_its_reducer(ddp: Any) -> None:
+    """Torch 2.15: another reducer would end it unasked, and the script's finalize_backward() would fail."""
+    ddp.require_manual_backward_finalization = True
+    assert "finalize_backward(), which only the model's own reducer expects." in reducer.explain_no_rebuild(
+        ddp
+    )
+    explain_no_pause = load("levers.reduction.reduction_proof").explain_no_pause
+    assert "fails after one that reduced nothing" in explain_no_pause(Training([ddp], []))
 
 
 def test_baseline_is_known_without_the_constant_of_the_first_bucket(
@@ -193,7 +203,7 @@ def test_properties_are_kept_out_of_compiled_code_too(monkeypatch: pytest.Monkey
 def test_a_missing_name_is_asked_for_in_vain_with_a_sentence() -> None:
     name = private_torch.Private("torch.nn", "_never", "do this", (2, 4))
     with pytest.raises(
-        private_torch.Missing, match=r"has no torch\.nn\._never, .* torch 2\.4 to 2\.13 has it"
+        private_torch.Missing, match=r"has no torch\.nn\._never, .* torch 2\.4 to 2\.15 has it"
     ):
         name.of(object())
     with pytest.raises(private_torch.Missing):

@@ -457,3 +457,11 @@ def test_batches_that_take_too_much_memory_are_not_kept(monkeypatch: pytest.Monk
 
     assert replay(3) == [0, 4, 8]
     assert replay(3) == [0, 16, 20]
+
+
+@pytest.mark.parametrize(("data", "is_iterable"), [(Endless(), True), (range(9), False)])
+def test_a_loader_is_told_by_whether_its_dataset_deals_out_samples_itself(
+    data: Any, is_iterable: bool
+) -> None:
+    told = importlib.import_module("fleet_advisor_runtime.facts").describe_loader(DataLoader(data, 3))
+    assert (told["iterable"], told["num_workers"]) == (is_iterable, 0)

@@ -16,7 +16,7 @@ from fleet_advisor_runtime.levers.reduction.gradient_reduction import GradientRe
 from fleet_advisor_runtime.levers.reduction.local_sgd import LocalSgd  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.sum_check import SumCheck  # noqa: E402
 from fleet_advisor_runtime.observe.clock import CpuClock  # noqa: E402
-from fleet_advisor_runtime.observe.models import Models  # noqa: E402
+from fleet_advisor_runtime.observe.models import Models, trains  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from tests.unit.runtime.lone_rank import kept, open_lone_rank  # noqa: E402
@@ -265,3 +265,15 @@ def test_the_mode_of_compiled_models_is_named_where_nothing_is_compiled(group: A
     ddp.module.compile(backend="eager")
     refusal = GradientReduction(0, 1, 1, CPU).list_refusals(training)["fuse_grad_size_in_MB"]
     assert "python_reducer mode keeps no bucket plan" in refusal
+
+
+def test_a_wrapper_that_a_validation_left_in_eval_mode_trains_as_what_is_inside() -> None:
+    inside = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
+    wrapper = torch.nn.Sequential(inside)
+    assert trains(wrapper.train())
+    wrapper.eval()
+    assert not trains(wrapper)
+    inside.train()
+    assert trains(wrapper)
+    inside.eval()[1].train()
+    assert not trains(inside), "one layer of several is no whole"

@@ -185,6 +185,7 @@ def test_reductions_in_sixteen_bits_are_offered_where_the_script_has_none(
         ("FORWARD_STATES", Prefetching, {"sharding_forward_prefetch", "sharding_backward_prefetch"}),
         ("FORWARD_ORDER", Prefetching, {"sharding_forward_prefetch", "sharding_backward_prefetch"}),
         ("REDUCTION_FORMAT", GradientScatter, {"fp16_allreduce", "fp16_allreduce_dtype"}),
+        ("POLICY", GradientScatter, {"fp16_allreduce", "fp16_allreduce_dtype"}),
         ("SEPARATE_SCATTER", GradientScatter, {"sharding_separate_reduction"}),
         ("SCATTER_BUFFERS", GradientScatter, {"sharding_reduce_buffers"}),
         ("REDUCTION_BUFFERS", GradientScatter, {"sharding_group_memory"}),

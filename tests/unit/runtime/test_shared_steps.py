@@ -7,13 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+from fleet_advisor_runtime.observe.sharded import reduces_gradients  # noqa: E402
+
+from tests.unit.runtime.lone_rank import open_lone_rank  # noqa: E402
+
 shared_steps = importlib.import_module("fleet_advisor_runtime.observe.shared_steps")
 
 EXCHANGING = SimpleNamespace(require_backward_grad_sync=True)
 ALONE = SimpleNamespace(require_backward_grad_sync=False)
 """Within no_sync()."""
 SHARDED = SimpleNamespace()
+PUT_OFF = SimpleNamespace(_sync_gradients=False)
+"""FullyShardedDataParallel within no_sync()."""
 
 
 def train(steps, *passes, steps_optimizer=True) -> bool:
@@ -47,6 +53,16 @@ def test_only_passes_that_exchange_gradients_count(passes, exchanges: int) -> No
     steps = watch(*passes)
     assert steps.is_look_due
     assert steps.describe() == [exchanges, exchanges // 4, 0]
+
+
+@pytest.mark.parametrize("passes", [(), (SHARDED,), (SHARDED, SHARDED)])
+def test_where_nothing_is_known_of_exchanges_each_update_counts_once(passes) -> None:
+    steps = shared_steps.SharedSteps()
+    steps.by_updates = True
+    assert all(train(steps, *passes) for _ in range(4))
+    assert steps.describe() == [4, 1, 0]
+    steps.agree(1, 0)
+    assert [train(steps, *passes), train(steps, *passes, steps_optimizer=False)] == [True, False]
 
 
 def test_a_forward_whose_loss_was_dropped_does_not_count() -> None:
@@ -118,3 +134,31 @@ def test_own_steps_count_where_no_exchange_is_ever_seen() -> None:
         train(steps, ALONE)
     assert steps.is_look_due
     assert steps.describe()[1] == 1
+
+
+@pytest.mark.parametrize(("passes", "reductions"), [((SHARDED,) * 4, 4), ((PUT_OFF, PUT_OFF, SHARDED), 1)])
+def test_passes_that_reduce_a_sharded_models_gradients_are_counted(passes, reductions: int) -> None:
+    assert watch(*passes).reductions == reductions
+
+
+def test_a_module_of_fully_shard_says_whether_its_passes_reduce() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("torch before 2.6")
+    with open_lone_rank():
+        model = fsdp.fully_shard(torch.nn.Linear(2, 2))
+        found = [reduces_gradients(model)]
+        model.set_requires_gradient_sync(False)
+        assert [*found, reduces_gradients(model)] == [True, False]
+
+
+def test_gradients_that_are_read_before_the_last_exchange_of_a_step_are_noted() -> None:
+    steps = shared_steps.SharedSteps()
+    for reads_early in (False, True):
+        for place in range(4):
+            steps.note_forward(EXCHANGING)
+            steps.note_backward()
+            if reads_early or place == 3:
+                steps.note_read()
+        steps.note_update()
+        assert steps.reads_between is reads_early

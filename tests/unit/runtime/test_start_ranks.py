@@ -7,6 +7,7 @@ import pytest
 
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.training.workload import Workload
+from agent.backends.injection import read_typed
 from agent.backends.launch import SessionPlace
 from agent.backends.pytorch import START_RANKS, build_launch
 from agent.runtime.inject import start_ranks
@@ -71,9 +72,8 @@ def test_what_the_agent_gives_every_launch_needs_no_torchrun(tmp_path: Path) -> 
         session_id="s", generation=1, job_id="j", node_rank=0, nnodes=1, workload=workload
     )
     place = SessionPlace(tmp_path, tmp_path / "s", "agent", "session", tmp_path / "launch.py")
-    launch = build_launch(
-        assignment, "127.0.0.1:2900", place, {"PATH": os.environ["PATH"], "PET_NNODES": "2"}
-    )
+    environment = {"PATH": os.environ["PATH"], "PET_NNODES": "2"}
+    launch = build_launch(read_typed(assignment, "127.0.0.1:2900", place), environment)
     assert launch.argv[1] == str(START_RANKS)
     assert start_ranks.parse(launch.argv[2:]) is not None
     assert not start_ranks._wants_torchrun(launch.environment)

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import itertools
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ torch = pytest.importorskip("torch")
 steps = importlib.import_module("fleet_advisor_runtime.observe.steps")
 samples = importlib.import_module("fleet_advisor_runtime.observe.samples")
 recorder = importlib.import_module("fleet_advisor_runtime.observe.recorder")
+rank_process = importlib.import_module("fleet_advisor_runtime.rank_process")
+environment = importlib.import_module("fleet_advisor_runtime.link.environment")
+beat = importlib.import_module("fleet_advisor_runtime.link.beat")
 
 
 class Optimizer:
@@ -71,6 +75,18 @@ def test_training_steps_are_counted_before_the_leader_is_known() -> None:
     for count in range(1, 8):
         play(watch, "fa", 1, optimizers)
         assert watch.training_steps == count
+
+
+def test_the_beat_tells_the_steps_of_the_training_those_before_the_leader_was_known_too(
+    tmp_path: Path,
+) -> None:
+    process = rank_process.RankProcess(environment.read_environment({"ADVISOR_SESSION_DIR": str(tmp_path)}))
+    optimizer = Optimizer()
+    for _ in range(30):
+        process.watch.note_optimizer_step(optimizer)
+        process.write_beat()
+    seen = beat.read(beat.locate(str(tmp_path), 0))
+    assert (seen.rank, seen.step) == (0, 30)
 
 
 @dataclasses.dataclass

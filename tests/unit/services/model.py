@@ -201,20 +201,17 @@ class ModelOfServer(RuleBasedStateMachine):
         self.results_are_accepted_once_and_never_lost()
         self.blocks_are_measured_only_in_live_sessions()
         self.arms_of_a_race_share_their_fate()
-        self.no_strategy_is_measured_by_two_gangs_at_once()
         self.nothing_is_left_open_when_a_job_has_ended()
         self.nobody_who_renews_is_given_up()
         self.drained_agents_get_no_session()
 
     def sessions_and_gangs_are_single(self) -> None:
-        """I1: one live session per gang of a job. I2: one live gang per agent. I3: generations grow."""
+        """I1: one live session per job. I2: one live gang per agent. I3: generations grow."""
         held: Counter[str] = Counter()
         for job_id in self.jobs:
             sessions = self.seen[job_id].sessions
             live = [session for session in sessions if not session.state.is_final]
-            gangs = [session.gang for session in live]
-            assert len(set(gangs)) == len(gangs)
-            assert set(gangs) <= set(range(self.world.job(job_id).spec.gangs))
+            assert len(live) <= 1
             held.update(agent for session in live for agent in session.agents)
             generations = [session.generation for session in sessions]
             assert generations == list(range(1, len(generations) + 1))
@@ -260,15 +257,6 @@ class ModelOfServer(RuleBasedStateMachine):
             for block in history.blocks:
                 fates.setdefault((block.session_id, block.race), set()).add(block.state)
             assert all(len(fate) == 1 for fate in fates.values())
-
-    def no_strategy_is_measured_by_two_gangs_at_once(self) -> None:
-        for history in self.seen.values():
-            issued = [
-                block.trial_number
-                for block in history.blocks
-                if block.state is BlockState.ISSUED and block.plan.overrides
-            ]
-            assert len(set(issued)) == len(issued)
 
     def nothing_is_left_open_when_a_job_has_ended(self) -> None:
         for job_id, history in self.seen.items():

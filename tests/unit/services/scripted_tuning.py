@@ -13,8 +13,6 @@ from advisor.protocol.answers.advice import (
     Provenance,
     Verdict,
 )
-from advisor.protocol.answers.forecast import Forecast, WhatIf
-from advisor.protocol.answers.previews import PlanPreview
 from advisor.protocol.asked.jobs import Job, JobSpec, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
@@ -24,16 +22,14 @@ from advisor.protocol.measured.results import BlockResult, Phases, RaceRules
 from advisor.protocol.measured.trials import BlockState, BlockSummary, JobHistory, Outcome, Purpose, Trial
 from advisor.protocol.nodes.cluster import DeviceKind, Node
 from advisor.protocol.training.workload import Workload, WorkloadFacts
+from advisor.tuning.asked import Tuning
 from advisor.tuning.decisions import Candidate, Decision, EndSession, Finish, Launch, Race, Wait
-from advisor.tuning.explain.forecast import forecast
-from advisor.tuning.explain.preview import preview_plan
-from advisor.tuning.stages.gangs import find_asking
 
 PROBE = Candidate(Purpose.BASELINE, Changes(), "The script as it stands.")
 RULES = RaceRules(warmup_steps=1, min_steps=5, max_steps=5, target_s=0.1, profile_steps=0)
 
 
-class ScriptedTuning:
+class ScriptedTuning(Tuning):
     """Measures the baseline once and then each of `strategies` once, and finishes.
 
     `beside`: so many strategies race with the baseline at one time; with 0 each strategy is measured alone.
@@ -52,19 +48,14 @@ class ScriptedTuning:
         job: Job,
         history: JobHistory,
         now: datetime,
-        session_id: str | None = None,
         *,
         quick: bool = False,
     ) -> Decision:
         """Return the next race of what was not measured, or the end."""
-        live = find_asking(history, session_id, job.spec.gangs)
+        live = history.live_session()
         if live is not None and live.state.value != "running":
             return Wait(job.stage, "The session is not running.")
         missing = self._list_missing(history)
-        if live is None and history.live_sessions():
-            if not missing or session_id or len(history.live_sessions()) >= job.spec.gangs:
-                return Wait(job.stage, "No further gang is needed.")
-            return Launch(Stage.SEARCH, "Another gang measures what is left.")
         if not missing:
             reason = "Everything was measured."
             return EndSession(Stage.SEARCH, reason) if live else Finish(reason)
@@ -141,14 +132,6 @@ class ScriptedTuning:
                 wall_s=1.0, device_hours=0.1, trials=len(history.trials), sessions=len(history.sessions)
             ),
         )
-
-    def forecast(self, job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> Forecast:
-        """What the real cost model expects."""
-        return forecast(job, history, now, asked)
-
-    def preview(self, job: Job, now: datetime) -> PlanPreview:
-        """What the real planner would do."""
-        return preview_plan(job, now)
 
 
 def make_spec(**fields: Any) -> JobSpec:

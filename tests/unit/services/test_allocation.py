@@ -189,15 +189,6 @@ def test_unsigned_job_reads_which_agents_would_take_it_signed() -> None:
     assert "signed" not in waits.waits
 
 
-def test_further_gang_is_of_nodes_like_those_before_and_of_none_that_are_kept() -> None:
-    agents = [agent("a"), agent("b", ["H100"]), agent("c", busy=True)]
-    cpus = frozenset({find_kind(agents[0].node)})
-    assert Allotment(agents).find_further(want(kinds=cpus)) == ("a",)
-    allotment = Allotment(agents)
-    allotment.place(want("large", nodes=2))
-    assert allotment.find_further(want(kinds=cpus)) == ()
-
-
 AGENTS = st.builds(
     agent,
     st.uuids().map(str),

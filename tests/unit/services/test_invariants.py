@@ -27,8 +27,8 @@ WHO = st.sampled_from(AGENTS)
 WANTED = os.environ.get("MODEL_EXAMPLES")
 FEW = 4
 MOST_JOBS = 6
-OPENINGS = ((((1, 2), (2, 1)), 0), (((1, 2), (2, 1)), 1), (((1, 3),), 2))
-"""Nodes and gangs of each job that there is at first, and how far they are: not at all, to a race, to many gangs."""
+OPENINGS = (((1, 2), 0), ((1, 2), 1), ((1,), 2))
+"""Nodes of each job that there is at first, and how far they are: not at all, to a race, beyond it."""
 FAULTS = ("end", "cancel", "start again", "pause", "pause and cancel", "extend", "restart")
 LIES = ("older", "newer", "other place", "other agent", "an arm less")
 
@@ -37,22 +37,22 @@ class ServerUnderFaults(ModelOfServer):
     """Agents that speak about old places as readily as about new ones; those that work get far all the same."""
 
     @initialize(beside=st.integers(0, 2), opening=st.sampled_from(OPENINGS))
-    def register_all(self, beside: int, opening: tuple[tuple[tuple[int, int], ...], int]) -> None:
+    def register_all(self, beside: int, opening: tuple[tuple[int, ...], int]) -> None:
         self.beside, (jobs, far) = beside, opening
         self.world.inner.tuning = ScriptedTuning(self.world.tuning.strategies, beside)
         for name in AGENTS:
             self.agents[name] = self.world.register(name)
-        for nodes, gangs in jobs:
-            self.submit(nodes, gangs)
+        for nodes in jobs:
+            self.submit(nodes)
         if far and (one := self.take_to_a_race()) and far > 1:
             self.send_report(one)
             self.obey(3, [False] * 9)
 
-    @rule(nodes=st.integers(1, 2), gangs=st.integers(1, 2))
+    @rule(nodes=st.integers(1, 2))
     @precondition(lambda self: self.may_submit())
-    def submit(self, nodes: int, gangs: int) -> None:
+    def submit(self, nodes: int) -> None:
         self.armed = None  # without a key, whoever asks again submits another job
-        self.jobs.append(self.world.submit(nodes=nodes, gangs=gangs).id)
+        self.jobs.append(self.world.submit(nodes=nodes).id)
 
     def may_submit(self) -> bool:
         live = [job_id for job_id in self.jobs if not self.world.job(job_id).state.is_final]
@@ -150,7 +150,7 @@ class ServerUnderFaults(ModelOfServer):
                     if self.world.job(job_id).state is JobState.PAUSED:
                         self.world.resume(job_id)
                 if self.may_submit():
-                    self.submit(1 + which % 2, 1)
+                    self.submit(1 + which % 2)
             elif effort > 1:
                 self.world.wait(6)
             self.obey_once(itertools.repeat(False))
@@ -259,13 +259,13 @@ class ServerUnderFaults(ModelOfServer):
         assert not self.send_report(one)
 
     @rule(which=st.integers(0, 2))
-    def end_gang_by_gang(self, which: int) -> None:
-        """A job that is cancelled has ended when its last gang has, and no sooner."""
+    def end_agent_by_agent(self, which: int) -> None:
+        """A job that is cancelled has ended when its last agent has, and no sooner."""
         if (one := self.take_to_a_race(which)) is None:
             return
         job_id = one.place.job_id
         self.world.cancel(job_id)
-        for session in self.world.history(job_id).live_sessions():
+        if (session := self.world.history(job_id).live_session()) is not None:
             assert self.world.job(job_id).state is JobState.CANCELLING
             for who in session.agents:
                 if place := self.place_in(who, session.id):
@@ -318,7 +318,7 @@ class ServerUnderFaults(ModelOfServer):
 Play = Callable[[ServerUnderFaults, int], None]
 PLAYS: tuple[Play, ...] = (
     lambda server, which: server.report_a_race_in_hand(which),
-    lambda server, which: server.end_gang_by_gang(which),
+    lambda server, which: server.end_agent_by_agent(which),
     *(
         lambda server, which, fault=fault: server.interrupt_a_measurement(which, fault, Outcome.CRASHED)
         for fault in FAULTS

@@ -491,7 +491,8 @@ def test_write_that_lost_a_race_for_an_agent_changes_nothing(world: World) -> No
     world.start_session(agent)
 
     def take_again(work: UnitOfWork) -> None:
-        (session,) = work.sessions.live_of(job.id)
+        session = work.sessions.live_of(job.id)
+        assert session is not None
         other = session.model_copy(update={"id": "another", "generation": 99})
         work.sessions.add(other)
 

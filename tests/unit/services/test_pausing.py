@@ -1,11 +1,15 @@
 """A paused job starts nothing new and loses nothing; a resumed one goes on where it stood."""
 
+from datetime import datetime
+
 import pytest
 
 from advisor.errors import JobIsFinal
-from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.measured.trials import BlockState, Outcome, SessionState
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.trials import BlockState, JobHistory, Outcome, SessionState
 from advisor.services.measuring.races import Accepted
+from advisor.tuning.decisions import Decision, Race
+from tests.unit.services.scripted_tuning import ScriptedTuning
 from tests.unit.services.world import World
 
 
@@ -46,6 +50,22 @@ def test_race_in_flight_is_measured_to_its_end_and_the_job_goes_on_behind_it(wor
     world.end(place, agent)
     world.keep_up()
     assert world.job(job.id).state is JobState.FINISHED
+
+
+def test_what_was_planned_before_the_pause_is_not_carried_out_after_it(world: World) -> None:
+    class PausedMeanwhile(ScriptedTuning):
+        def plan(self, job: Job, history: JobHistory, now: datetime, *, quick: bool = False) -> Decision:
+            decision = super().plan(job, history, now, quick=quick)
+            if isinstance(decision, Race):
+                world.pause(job.id)
+            return decision
+
+    world.tuning = PausedMeanwhile()
+    job = world.submit()
+    agent = world.register("one")
+    (place,) = world.start_session(agent)
+    assert world.next(place, agent).end_because == "The job was paused."
+    assert world.history(job.id).blocks == ()
 
 
 def test_session_whose_ranks_have_not_started_ends_at_once(world: World) -> None:

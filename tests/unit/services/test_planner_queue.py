@@ -34,9 +34,9 @@ def test_what_is_thought_already_is_not_thought_again(world: World) -> None:
     later, asked = Later(), []
     job = world.submit()
 
-    def think(job_id: str, session_id: str | None) -> VersionedDecision:
+    def think(job_id: str) -> VersionedDecision:
         asked.append(job_id)
-        return world.think(job_id, session_id)
+        return world.think(job_id)
 
     planner_queue = PlannerQueue(think, later.start)
     assert planner_queue.find(job.id, job.version) is None
@@ -48,36 +48,36 @@ def test_what_is_thought_already_is_not_thought_again(world: World) -> None:
 
 
 def test_thought_for_a_session_is_taken_once_and_not_kept(world: World) -> None:
-    asked: list[str | None] = []
+    asked: list[str] = []
     job = world.submit()
 
-    def think(job_id: str, session_id: str | None) -> VersionedDecision:
-        asked.append(session_id)
-        return world.think(job_id, session_id)
+    def think(job_id: str) -> VersionedDecision:
+        asked.append(job_id)
+        return world.think(job_id)
 
     planner_queue = PlannerQueue(think, lambda run: run())
-    ahead = planner_queue.order(job.id, "s1").result()
-    assert planner_queue.take(job.id, job.version, "s1") is ahead
-    assert asked == ["s1"]
-    assert planner_queue.take(job.id, job.version, "s1") is not ahead
-    assert asked == ["s1", "s1"]
+    ahead = planner_queue.order(job.id).result()
+    assert planner_queue.take(job.id, job.version) is ahead
+    assert asked == [job.id]
+    assert planner_queue.take(job.id, job.version) is not ahead
+    assert asked == [job.id, job.id]
 
 
 def test_nothing_is_thought_about_ahead_while_many_wait(world: World) -> None:
     later, asked = Later(), []
     job = world.submit()
 
-    def think(job_id: str, session_id: str | None) -> VersionedDecision:
-        asked.append(session_id)
-        return world.think(job.id, session_id)
+    def think(job_id: str) -> VersionedDecision:
+        asked.append(job_id)
+        return world.think(job.id)
 
     planner_queue = PlannerQueue(think, later.start)
     for number in range(_MOST_AHEAD + 5):
-        planner_queue.think_ahead(f"j{number}", "s")
+        planner_queue.think_ahead(f"j{number}")
     # Whoever asks is answered all the same.
-    question = planner_queue.order(job.id, "asked")
+    question = planner_queue.order(job.id)
     later.run()
-    assert asked == ["s"] * _MOST_AHEAD + ["asked"]
+    assert asked == [*(f"j{number}" for number in range(_MOST_AHEAD)), job.id]
     assert question.result().job_id == job.id
 
 
@@ -85,14 +85,14 @@ def test_who_waits_behind_slow_thoughts_has_other_threads_think(world: World) ->
     *slow, quick = (world.submit() for _ in range(4))
     is_over = threading.Event()
 
-    def think(job_id: str, session_id: str | None) -> VersionedDecision:
+    def think(job_id: str) -> VersionedDecision:
         if job_id != quick.id:
             assert is_over.wait(60)
-        return world.think(job_id, session_id)
+        return world.think(job_id)
 
     planner_queue = PlannerQueue(think, lambda run: threading.Thread(target=run, daemon=True).start())
     held = [planner_queue.order(job.id) for job in slow]
-    assert planner_queue.take(quick.id, quick.version, "s1").job_id == quick.id
+    assert planner_queue.take(quick.id, quick.version).job_id == quick.id
     assert not any(future.done() for future in held)
     is_over.set()
     assert [future.result(60).job_id for future in held] == [job.id for job in slow]
@@ -116,19 +116,19 @@ def test_what_could_not_be_thought_is_tried_again_and_told(world: World) -> None
     job = world.submit()
     is_away = [True]
 
-    def think(job_id: str, session_id: str | None) -> VersionedDecision:
+    def think(job_id: str) -> VersionedDecision:
         if is_away.pop() if is_away else False:
             raise Unavailable("The database is away.")
-        return world.think(job_id, session_id)
+        return world.think(job_id)
 
     planner_queue = PlannerQueue(think, lambda run: run())
     with pytest.raises(Unavailable):
-        planner_queue.take(job.id, job.version, "s1")
-    assert planner_queue.take(job.id, job.version, "s1").job_id == job.id
+        planner_queue.take(job.id, job.version)
+    assert planner_queue.take(job.id, job.version).job_id == job.id
 
 
 def test_job_that_was_deleted_meanwhile_is_no_defect(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    def think(job_id: str, _: str | None) -> VersionedDecision:
+    def think(job_id: str) -> VersionedDecision:
         raise JobNotFound(f"There is no job {job_id}.")
 
     assert PlannerQueue(think, lambda run: run()).find("gone", 1) is None
@@ -150,9 +150,9 @@ def test_thoughts_are_the_same_after_a_restart(world: World) -> None:
     agent = world.register("one")
     (place,) = world.start_session(agent)
     world.measure(place, agent)
-    before = world.planner_queue.order(place.job_id, place.session_id).result()
+    before = world.planner_queue.order(place.job_id).result()
     world.restart()
-    after = world.planner_queue.order(place.job_id, place.session_id).result()
+    after = world.planner_queue.order(place.job_id).result()
     assert before is not after
     assert before.decision == after.decision
 
@@ -161,8 +161,10 @@ def test_what_is_thought_for_a_session_moves_no_job_on(world: World) -> None:
     told: list[bool] = []
     job = world.submit()
     planner_queue = PlannerQueue(world.think, lambda run: run(), lambda: told.append(True))
-    planner_queue.order(job.id, "a session's own question")
-    assert told == []
+    planner_queue.order(job.id)
+    assert told == [True]
+    agent = world.register("one")
+    world.start_session(agent)
     planner_queue.order(job.id)
     assert told == [True]
 
@@ -172,10 +174,10 @@ def test_only_what_was_found_is_told(world: World) -> None:
     job = world.submit()
     fails = [True]
 
-    def think(job_id: str, session_id: str | None) -> VersionedDecision:
+    def think(job_id: str) -> VersionedDecision:
         if fails.pop() if fails else False:
             raise ZeroDivisionError
-        return world.think(job_id, session_id)
+        return world.think(job_id)
 
     planner_queue = PlannerQueue(think, lambda run: run(), lambda: told.append(True))
     assert planner_queue.find(job.id, job.version) is None

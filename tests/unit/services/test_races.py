@@ -220,28 +220,6 @@ def test_race_whose_ranks_drifted_apart_is_accepted_and_told(world: World) -> No
     assert any("Nothing of it counts: Rank 1's parameters differ." in sentence for sentence in told)
 
 
-def test_two_gangs_race_different_strategies_each_beside_a_baseline_of_its_own(world: World) -> None:
-    world.tuning = ScriptedTuning([{"num_threads": n} for n in range(1, 6)], 2)
-    job = world.submit(gangs=2)
-    one, two = world.register("one"), world.register("two")
-    world.keep_up()
-    holder, other = (one, two) if world.poll(one) else (two, one)
-    (first,) = world.start_session(holder)
-    world.measure(first, holder)
-    mine = world.begin(first, holder)
-    (second,) = world.start_session(other)
-    theirs = world.begin(second, other)
-    assert mine.arms[0].overrides == theirs.arms[0].overrides == {}
-    assert mine.arms[0].block_id != theirs.arms[0].block_id
-    both = [arm.trial_number for race in (mine, theirs) for arm in race.arms[1:]]
-    assert len(set(both)) == 4
-    assert isinstance(world.report(second, other, theirs), Accepted)
-    assert world.begin(first, holder) == mine
-    assert isinstance(world.report(first, holder, mine), Accepted)
-    numbers = {block.id: block.race for block in world.history(job.id).blocks}
-    assert numbers[mine.race_id] != numbers[theirs.race_id]
-
-
 def test_agent_of_another_session_cannot_report_a_race(world: World) -> None:
     _, _, place, race = begin_race(world)
     stranger = world.register("two")

@@ -7,12 +7,19 @@ import pytest
 
 from advisor.protocol.measured.messages import Beat, HelloReport, MemberState
 from advisor.protocol.measured.results import LateRank
-from advisor.protocol.measured.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
+from advisor.protocol.measured.telemetry import (
+    DeviceSample,
+    FlagKind,
+    NodeFlag,
+    TelemetryBatch,
+    TelemetrySample,
+)
 from advisor.protocol.views import EventFacts, Straggler
 from advisor.services import jobs
 from advisor.services.agents import view_agents
 from advisor.services.measuring import sessions, telemetry
 from advisor.services.timers import Pace, Timers
+from advisor.tuning.measure.utilisation import measure_joules
 
 from .scripted_tuning import ScriptedTuning, make_facts, make_result
 from .world import World
@@ -41,7 +48,7 @@ class Measuring:
         with world.work() as work:
             sessions.hear_hello(work, self.place.session_id, self.agent, hello, world.now)
 
-    def measure(self, *works_s: float) -> None:
+    def measure(self, *works_s: float, batch: TelemetryBatch = BATCH) -> None:
         world, place = self.world, self.place
         race = world.begin(place, self.agent)
         world.wait(2)
@@ -51,7 +58,7 @@ class Measuring:
         result = make_result(per_rank_work_s=works_s, phases=phases, late=late if more_s >= 0.01 else None)
         world.report(place, self.agent, race, result)
         beat = Beat(
-            generation=place.generation, state=MemberState.RUNNING, news=next(self.news), telemetry=BATCH
+            generation=place.generation, state=MemberState.RUNNING, news=next(self.news), telemetry=batch
         )
         with world.work() as work:
             sessions.renew_session(work, place.session_id, self.agent, beat, world.now, Pace(2.0, 30.0))
@@ -127,3 +134,26 @@ def test_a_rank_that_only_a_strategy_slows_down_is_no_straggler(world: World) ->
         session.measure(0.05, 0.09)
     assert read_flag(world) is None
     assert session.count_events(" is late") == 0
+
+
+def test_power_is_told_of_a_strategy_that_had_its_race_to_itself(world: World) -> None:
+    session = Measuring(world)
+    world.tuning = ScriptedTuning([{"num_threads": 2}], beside=1)
+    used = TelemetryBatch(
+        samples=tuple(
+            TelemetrySample(
+                age_s=age_s,
+                cpu=0.5,
+                devices=(DeviceSample(index=0, busy=0.9, memory_bytes=1, energy_j=9000.0 - 300.0 * age_s),),
+            )
+            for age_s in (0.9, 0.7, 0.5, 0.3, 0.1)
+        )
+    )
+    session.measure(0.05, 0.05, batch=used)
+    session.measure(0.05, 0.05, batch=used)
+    alone, *raced = world.history(session.job.id).blocks
+    assert alone.telemetry[0].power_w == pytest.approx(300.0)
+    assert measure_joules([alone], 1) == pytest.approx(300.0 / alone.summary.samples_per_s)
+    assert measure_joules([alone], 2) is None  # the other node's devices did not tell
+    assert [block.telemetry[0].power_w for block in raced] == [None, None]
+    assert measure_joules([alone, *raced], 1) is measure_joules([], 1) is None

@@ -32,9 +32,9 @@ from advisor.services.planning.decided import Overdue, VersionedDecision, think
 from advisor.services.planning.planner_queue import PlannerQueue
 from advisor.services.timers import Timers
 from advisor.services.tokens import Principal
-from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import Strike, pass_by
+from advisor.tuning.asked import Tuning
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_result, make_spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,9 +95,9 @@ class World:
         self.reaper.look(self.now)
         self.planner_queue = PlannerQueue(self.think, lambda run: run())
 
-    def think(self, job_id: str, session_id: str | None) -> VersionedDecision:
+    def think(self, job_id: str) -> VersionedDecision:
         """Ask the planner, in the thread that wants to know."""
-        return think(self.database, self.tuning, job_id, self.now, session_id, self.timers, self.overdue)
+        return think(self.database, self.tuning, job_id, self.now, self.timers, self.overdue)
 
     def make_reaper(self) -> Reaper:
         """A reaper that counts all the time that tests let pass: it looks before any does."""

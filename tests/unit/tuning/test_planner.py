@@ -145,7 +145,8 @@ def test_the_probe_is_one_race_of_the_baseline_alone_and_only_it_calibrates() ->
     assert first.stage is Stage.PROBE
     assert [dict(arm.changes) for arm in first.arms] == [{}]
     assert first.rules.calibrate
-    assert not any(race.rules.calibrate for race in rest)
+    assert first.rules.ceiling
+    assert not any(race.rules.calibrate or race.rules.ceiling for race in rest)
 
 
 def test_every_race_of_the_search_holds_the_baseline_first_and_three_strategies_at_most() -> None:
@@ -863,6 +864,34 @@ def test_a_strategy_to_verify_that_crashes_is_said_to_have_crashed() -> None:
     assert len(sim.sessions) == 2, "what crashed is launched again"
 
 
+def test_what_is_exactly_alike_is_not_decided_where_any_gain_is_asked_for() -> None:
+    still = Noise(step=0.0, correlation=0.0, arm=0.0, session=0.0, launch=0.0, drift=0.0, spikes=0.0)
+    sim = quiet(300, spec={"verify": SMALL, "min_gain": 0.0}, speed=lambda _: 1.0, noise=still)
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert advice.verdict is Verdict.UNDECIDED
+    assert advice.gain is not None
+    assert advice.gain.ratio == 1.0
+
+
 def test_a_strategy_above_the_allowed_rung_is_not_verified() -> None:
     with pytest.raises(ValueError, match="allow numeric"):
         make_spec(verify={"fp16_allreduce": True})
+
+
+def test_a_strategy_to_verify_whose_launches_never_begin_is_launched_twice() -> None:
+    workload = Workload(command=("torchrun", "train.py", "--engine", "a"), own=("--engine=a,b:exact",))
+    sim = quiet(
+        900,
+        spec={"workload": workload, "verify": {"engine": "b"}},
+        launch_fault=lambda _index, cold: Outcome.CRASHED if cold else None,
+    )
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert advice.verdict is Verdict.UNDECIDED
+    assert advice.headline.startswith("Not decided: engine b crashed at its launch")
+    assert advice.what_to_do == "Change nothing."
+    assert sum(bool(session.cold) for session in sim.sessions) == 2

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from advisor.answers.wording import EFFECT_WORDS, spell_bits, spell_changes, spell_rate
+from advisor.answers.wording import EFFECT_WORDS, spell_bits, spell_changes
 from advisor.cli.commands.answers.server_figures import predict_from_figures
 from advisor.cli.connection import look_at, resolve_job
 from advisor.cli.options import JsonOption, MaybeJobArgument, screen_of
 from advisor.protocol.answers.forecast import Forecast, SetupForecast
-from advisor.protocol.gains import spell_gain, spell_share
+from advisor.protocol.gains import spell_gain, spell_rate, spell_share
 from advisor.protocol.kinds import Effect
 from advisor.protocol.nodes.cluster import spell_memory
 from advisor.protocol.training.parameter_servers import Architecture, Mode, ServerSetup, TableKind

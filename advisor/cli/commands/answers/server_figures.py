@@ -17,7 +17,7 @@ _EXAMPLE = "256x1024,1024,bias=64"
 _FIGURES_ONLY = (
     "Nothing was measured: bytes over the links' rate and the computing that was given, without what calls and copies "
     "take (some 30 ms a step for 2 MB on two CPU cores). The order of near neighbours may be another; a job with "
-    "`agent.workloads.parameter_server`, or your own program, is the proof."
+    "the clone's `examples/servers`, or your own program, is the proof."
 )
 
 

@@ -9,14 +9,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from advisor.answers.wording import spell_changes, spell_rate
+from advisor.answers.wording import spell_changes
 from advisor.cli.connection import connect, look_at, look_up, resolve_job
 from advisor.cli.exits import exit_of_state
 from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
 from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.views.progress import describe_progress
 from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.gains import spell_share
+from advisor.protocol.gains import spell_rate, spell_share
 from advisor.protocol.measured.estimates import rate_of
 from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
 from advisor.protocol.measured.trials import JobHistory, Trial

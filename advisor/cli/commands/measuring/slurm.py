@@ -87,7 +87,7 @@ def tune(
 
 def _prove(nodes: int, options: list[str], command: list[str]) -> None:
     """Raise `CommandFailed` where the job would fail at once when its turn has come, perhaps in days."""
-    here = ("tune", "--here", "--dry-run", "--node-rank", "0", "--nodes", str(nodes))
+    here = ("tune", "--here", "--prove", "--node-rank", "0", "--nodes", str(nodes))
     proven = subprocess.run(
         [*PYTHON, "-m", "advisor", *here, *join_words(options, command)],
         check=False,

@@ -12,7 +12,6 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import (
     BEFORE,
     DetachOption,
-    DryRunOption,
     JsonOption,
     LogToOption,
     QuietOption,
@@ -37,7 +36,7 @@ from advisor.cli.tuning.nodes import (
     settle_nodes,
 )
 from advisor.cli.tuning.preflight import check_here
-from advisor.cli.tuning.tune_anywhere import preview_anywhere, submit_detached, tune_anywhere
+from advisor.cli.tuning.tune_anywhere import submit_detached, tune_anywhere
 from advisor.protocol.asked.jobs import Job, JobSpec
 
 if TYPE_CHECKING:  # It loads while server and agents start.
@@ -58,7 +57,6 @@ _GENERIC = {
 """Options that scripts have as well, under the same name."""
 _FLAGS = {option.flag for option in list_options(TuneOptions)} - _GENERIC | {
     "--local-agents",
-    "--dry-run",
     "--detach",
 }
 
@@ -109,11 +107,13 @@ def tune(
     local_agents: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes times --gangs",
+            min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes",
             rich_help_panel=WHERE,
         ),
     ] = None,
-    dry_run: DryRunOption = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", hidden=True, help="With --here: say what this node was told, and start nothing.")
+    ] = False,
     detach: DetachOption = False,
     as_json: JsonOption = False,  # noqa: ARG001 - its callback tells the screen
     quiet: QuietOption = False,  # noqa: ARG001 - its callback tells the screen
@@ -153,7 +153,7 @@ def tune(
         options, command = fit_options(options, place), command and launch_ranks(command, place)
     spec = sign_as_asked(spec_from_options(command, options, Path.cwd()), sign, sign_for) if command else None
     is_first = place is None or place.rank == place.task == 0
-    _look_ahead(spec, output, screen, writes=is_first and not dry_run and not detach)
+    _look_ahead(spec, output, screen, writes=is_first and not prove and not detach)
     wanted = WantedJob(
         spec,
         resume=resume,
@@ -171,24 +171,15 @@ def tune(
     nodes: Nodes | None = None
     if place is not None and not detach:
         nodes = settle_nodes(place, here, spec, output, os.environ)
-        if dry_run:
+        for line in describe_nodes(nodes, os.environ) if prove or screen.verbose else ():
+            (screen.print_text if prove else screen.tell)(line)
+        if prove:
             if spec is not None:
                 check_here(spec, os.environ)
-            for line in [*describe_nodes(nodes, os.environ), "Nothing was started."]:
-                screen.print_text(line)
             return
         from advisor.cli.tuning.tune_on_nodes import tune_on_nodes
 
         tune_on_nodes(wanted, nodes, finish, os.environ, screen)
-        return
-    if dry_run:
-        if spec is None:
-            raise CommandFailed(
-                Exit.USAGE,
-                "--dry-run needs a launch command: what a job of before searches is settled.",
-                "`advisor show JOB` says where it stands.",
-            )
-        preview_anywhere(spec, os.environ, screen)
         return
     if detach and place is not None:
         raise CommandFailed(
@@ -213,7 +204,7 @@ def _look_ahead(spec: JobSpec | None, output: Path | None, screen: Screen, *, wr
     """Say what is known before anything is started: words that went astray, files that could not be written."""
     from advisor.cli.tuning.preflight import warn_of_stray_options, warn_of_undeclared
     from advisor.cli.tuning.strategy_files import name_directory, require_room
-    from advisor.protocol.training.combinations import say_too_many
+    from advisor.protocol.knobs.combinations import say_too_many
 
     directory = name_directory(spec.name) if output is None and spec is not None and spec.name else output
     if directory is not None and (writes or output is not None):
@@ -221,7 +212,7 @@ def _look_ahead(spec: JobSpec | None, output: Path | None, screen: Screen, *, wr
     if spec is None:
         return
     budget = spec.budget
-    too_many = say_too_many(spec.workload, budget.max_seconds, budget.max_trials)
+    too_many = say_too_many(spec.workload, budget.max_seconds, budget.max_trials, spec.freeze)
     for warning in (warn_of_stray_options(spec, _FLAGS), warn_of_undeclared(spec), too_many):
         if warning:
             screen.warn(warning)

@@ -4,22 +4,24 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from xml.etree import ElementTree
 
 import typer
 
 from advisor.cli.exits import CommandFailed, Exit, exit_of_state
 from advisor.cli.moments import read_minutes
 from advisor.cli.options import (
+    FailBelowOption,
     JsonOption,
+    JunitOption,
     QuietOption,
     SignForOption,
     SignOption,
+    SummaryOption,
     VerboseOption,
     screen_of,
     sign_as_asked,
 )
-from advisor.cli.screen import Screen
+from advisor.cli.tuning.gate import Gate, conclude_gate
 from advisor.cli.tuning.job_options import TuneOptions
 from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
@@ -56,8 +58,7 @@ class Verification(Message):
     fail_below: float | None
     """The ratio that was asked for."""
     passed: bool | None
-    """Whether the likeliest ratio reaches it (of one that is not known, the lower end); None where it does not, but the
-    interval does, or without one."""
+    """Whether it is reached; None where that is not shown either way, or without one."""
 
 
 def verify(
@@ -85,13 +86,9 @@ def verify(
     minutes: Annotated[
         float, typer.Option(parser=read_minutes, metavar="MINUTES", help="Most minutes to measure.")
     ] = 5.0,
-    fail_below: Annotated[
-        float | None,
-        typer.Option(min=0.01, metavar="RATIO",
-                     help="Exit with 104 when the strategy is shown to reach less than RATIO times the script's "
-                     "throughput (1.05 is 5 % faster), with 105 when the time did not tell."),
-    ] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write the result to this file as JUnit XML.")] = None,
+    fail_below: FailBelowOption = None,
+    junit: JunitOption = None,
+    summary: SummaryOption = None,
     nodes: Annotated[int, typer.Option(min=1, help="Machines that train together.")] = 1,
     testbed: Annotated[
         str | None, typer.Option(metavar="SPEC", help="Measure on shaped nodes made here; needs root.")
@@ -156,11 +153,11 @@ def verify(
         found = judge(client.advice(job.id), file if rival is None else None, changes, fail_below)
         if rival is not None:
             found = found.model_copy(update={"against": rival.changes})
-        _show(found, screen)
-        if junit is not None:
-            junit.write_text(format_junit(found))
-        if fail_below is not None and found.passed is not True:
-            raise typer.Exit(Exit.BELOW if found.passed is False else Exit.NOT_SHOWN)
+        if screen.json:
+            screen.print_json(found)
+        else:
+            screen.print_text("\n".join(describe(found)))
+        conclude_gate(_gate_of(found), describe(found), junit, summary)
 
     tune_anywhere(wanted, None, finish, os.environ, screen)
 
@@ -208,26 +205,26 @@ def relate(changes: Changes, rival: Changes, own: Mapping[str, Value]) -> Change
 
 def judge(advice: Advice, file: Carried | None, changes: Changes, fail_below: float | None) -> Verification:
     """Return what was found, held against what was asked for and what was advised."""
-    gain, passed = advice.gain, None
-    if gain is not None and fail_below is not None:
-        reached = gain.ratio if gain.is_known else gain.low
-        passed = True if reached >= fail_below else (False if gain.high < fail_below else None)
-    return Verification(
+    found = Verification(
         job_id=advice.job_id,
         changes=changes,
         verdict=advice.verdict,
         headline=advice.headline,
-        gain=gain,
+        gain=advice.gain,
         advised=file.gain if file and changes == file.changes else None,
         fail_below=fail_below,
-        passed=passed,
+        passed=None,
     )
+    return found.model_copy(update={"passed": _gate_of(found).passed})
 
 
-def _show(found: Verification, screen: Screen) -> None:
-    if screen.json:
-        screen.print_json(found)
-        return
+def _gate_of(found: Verification) -> Gate:
+    gain = (found.gain.low, found.gain.ratio, found.gain.high) if found.gain else None
+    return Gate(found.changes.describe(), found.headline, gain, found.fail_below)
+
+
+def describe(found: Verification) -> list[str]:
+    """Return the lines that people read."""
     lines = [f"TODAY    {found.headline}"]
     if found.against:
         lines.append(f"AGAINST  {found.against.describe()}")
@@ -239,19 +236,4 @@ def _show(found: Verification, screen: Screen) -> None:
     if found.fail_below is not None:
         words = {True: "passed", False: "FAILED", None: "NOT SHOWN"}[found.passed]
         lines.append(f"CI       {words}: at least {found.fail_below:g}x was asked for")
-    screen.print_text("\n".join(lines))
-
-
-def format_junit(found: Verification) -> str:
-    """Return the result as JUnit XML: below what was asked for is a failure, a time that did not tell is an error."""
-    failures, errors = int(found.passed is False), int(found.fail_below is not None and found.passed is None)
-    suite = ElementTree.Element(
-        "testsuite", name="advisor verify", tests="1", failures=str(failures), errors=str(errors)
-    )
-    case = ElementTree.SubElement(suite, "testcase", classname="advisor", name=found.changes.describe())
-    if failures or errors:
-        kind = "failure" if failures else "error"
-        told = "below" if failures else "the time did not tell whether it reaches"
-        ElementTree.SubElement(case, kind, message=f"{told} {found.fail_below:g}x").text = found.headline
-    ElementTree.SubElement(case, "system-out").text = found.headline
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+    return lines

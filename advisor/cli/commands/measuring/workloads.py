@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from advisor.cli.options import JsonOption, screen_of
-from advisor.cli.tuning.built_in import BUILT_IN, BY_COMMAND, find_script, spell_start
+from advisor.cli.tuning.built_in import BUILT_IN, find_script
 
 
 def list_workloads(
@@ -22,12 +22,15 @@ def list_workloads(
     from rich.text import Text
 
     screen = screen_of(context)
-    rows = [
-        (name, _purpose_of(path), path) for name in (*BUILT_IN, *BY_COMMAND) for path in [find_script(name)]
-    ]
+    rows = [(name, _purpose_of(path), path) for name in BUILT_IN for path in [find_script(name)]]
     if as_json:
         items = [
-            {"name": name, "purpose": purpose, "script": str(path), "start": _start_of(name)}
+            {
+                "name": name,
+                "purpose": purpose,
+                "script": str(path),
+                "start": f"advisor tune --workload {name}",
+            }
             for name, purpose, path in rows
         ]
         screen.print_json({"items": items})
@@ -42,13 +45,6 @@ def list_workloads(
     screen.tell(
         f"Start one: advisor tune --workload {BUILT_IN[0]} -- --size full   (its options: python SCRIPT --help)"
     )
-    screen.tell("The last ones start by commands of their own:")
-    for name in BY_COMMAND:
-        screen.tell(f"  {_start_of(name)}")
-
-
-def _start_of(name: str) -> str:
-    return spell_start(name) if name in BY_COMMAND else f"advisor tune --workload {name}"
 
 
 def _purpose_of(path: Path) -> str:

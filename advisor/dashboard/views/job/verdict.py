@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.answers.answer import Answer, Line, Use, make_answer
-from advisor.answers.wording import spell_rate
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
 from advisor.dashboard.views.server.jobs import count_search_trials
 from advisor.exporters.own_lines import list_own_lines
 from advisor.protocol.answers.advice import Action, Advice
 from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.gains import spell_rate
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.spending import measure_device_hours, measure_time_left_s
 from advisor.protocol.measured.trials import JobHistory

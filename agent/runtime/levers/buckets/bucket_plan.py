@@ -16,7 +16,7 @@ LAYERS = "fuse_grad_size_in_TFLOPS"
 LISTED = "bucket_cap_mb_list"
 """DDP's own name for one cap for each bucket, `1+4+12.5`; torch 2.12 and later."""
 BATCHED = "batched_grad_copy"
-"""DDP's own name for one copy of all gradients of a bucket; torch 2.13 and later."""
+"""DDP's own name for one copy of all gradients of a bucket; torch 2.12 and later."""
 KNOBS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", LAYERS, LISTED, BATCHED)
 LIVE_ONLY = ("last_comm_group_size_MB", LAYERS, LISTED, BATCHED)
 """Those that are not set at launch."""

@@ -1,4 +1,4 @@
-"""The lever of fuse_elewise_add_act_ops and fuse_bn_act_ops: torch.compile of the model inside DDP."""
+"""The lever of fuse_elewise_add_act_ops and fuse_bn_act_ops: torch.compile of DDP's inner or a plain model."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class Compilation(Lever):
 
     knobs = (ADD, NORM)
     changes_training = knobs
+    serves_plain = True
 
     def __init__(self, device: torch.device, scratch: Optional[str]) -> None:
         """`scratch` is a folder that goes with the session; None leaves compiled code where torch keeps it."""
@@ -111,38 +112,39 @@ class Compilation(Lever):
             self.is_on = self.starts_slowly = True
             self.least_warm_up = 4
             self._configure(training)
-            for ddp in training.replicas:
-                self._compile(ddp)
+            for model, module in zip(training.whole, training.inner):
+                self._compile(model, module)
 
     def _configure(self, training: Training) -> None:
         """What cannot be compiled runs as written, and no compiler processes are left beside the timed steps."""
         if self._scratch:
             for variable, folder in CACHES.items():
                 os.environ[variable] = os.path.join(self._scratch, folder)
-        first_bytes = min(observe_plan(ddp).first_bytes for ddp in training.replicas)
-        for setting, value in (
+        settings: List[Tuple[private_torch.Private, Any]] = [
             (private_torch.SUPPRESS_ERRORS, True),
             (private_torch.choose_versions_limit(), MOST_VERSIONS),
             (private_torch.COMPILE_THREADS, 1),
+        ]
+        if training.replicas:
             # The compiled model is cut where DDP's buckets end, and torch takes the first one's size from here only.
-            (private_torch.FIRST_BUCKET_BYTES, first_bytes),
-        ):
+            first_bytes = min(observe_plan(ddp).first_bytes for ddp in training.replicas)
+            settings.append((private_torch.FIRST_BUCKET_BYTES, first_bytes))
+        for setting, value in settings:
             owner = dist if setting is private_torch.FIRST_BUCKET_BYTES else setting.import_home()
             self._usual.append((setting, owner, setting.of(owner)))
             setting.set(owner, value)
 
-    def _compile(self, ddp: Any) -> None:
+    def _compile(self, model: Any, module: Any) -> None:
         # Compiled code has the number of threads and the cuts at DDP's buckets built in.
-        version = (observe_plan(ddp), torch.get_num_threads())
-        versions = self._compiled.setdefault(ddp, {})
+        version = (None if module is model else observe_plan(model), torch.get_num_threads())
+        versions = self._compiled.setdefault(model, {})
         if version not in versions:
             backend = _Inductor()
-            call: Any = torch.compile(_write_call(ddp.module), backend=backend)
-            setattr(call, OURS, True)
-            versions[version] = call, backend
+            call = _compile_forward if module is model else _compile_call
+            versions[version] = call(module, backend), backend
         compiled, backend = versions[version]
-        private_torch.COMPILED_CALL.set(ddp.module, compiled)
-        self._in_force.append((ddp.module, backend))
+        private_torch.COMPILED_CALL.set(module, compiled)
+        self._in_force.append((module, backend))
 
     def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
         return self.is_on
@@ -164,7 +166,7 @@ class Compilation(Lever):
         return self._evidence
 
 
-def _write_call(module: Any) -> Any:
+def _compile_call(module: Any, backend: _Inductor) -> Any:
     """The module's call as a function of ours: torch compiles none that begins in its own files, as Sequential's."""
 
     call_module = private_torch.CALL.of(module)
@@ -172,6 +174,33 @@ def _write_call(module: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return call_module(*args, **kwargs)
 
+    compiled: Any = torch.compile(call, backend=backend)
+    setattr(compiled, OURS, True)
+    return compiled
+
+
+def _compile_forward(module: Any, backend: _Inductor) -> Any:
+    """The module's call with its forward compiled: its hooks, ours among them, stay outside."""
+
+    call_module, forward = private_torch.CALL.of(module), module.forward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    compiled = torch.compile(run, backend=backend)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        own = module.__dict__.get("forward")
+        module.forward = compiled
+        try:
+            return call_module(*args, **kwargs)
+        finally:
+            if own is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.forward = own
+
+    setattr(call, OURS, True)
     return call
 
 
@@ -181,7 +210,7 @@ def _has_batch_norm(training: Training) -> bool:
 
 def _explain_own_compilation(training: Training) -> Optional[str]:
     """Whether the script compiles the model itself."""
-    if any(is_compiled_by_script(ddp) for ddp in training.replicas):
+    if any(map(is_compiled_by_script, training.whole, training.inner)):
         return "The script compiles the model itself (torch.compile)."
     return None
 

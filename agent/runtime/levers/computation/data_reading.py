@@ -38,6 +38,7 @@ class DataReading(Lever):
 
     knobs = (*FIELDS, MULTIPLE)
     changes_training = (MULTIPLE,)
+    serves_plain = True
     serves_sharded = True
     serves_engines = True
 

@@ -20,6 +20,7 @@ class GarbageCollection(Lever):
     """1 is Python's own collector, which runs in the middle of a step whenever enough objects were made."""
 
     knobs = (KNOB,)
+    serves_plain = True
     serves_sharded = True
     proves_state = True
     serves_engines = True

@@ -18,6 +18,7 @@ the script where it may not make another one."""
 
 class MemoryFraction(Lever):
     knobs = (KNOB,)
+    serves_plain = True
     serves_sharded = True
     serves_engines = True
 

@@ -37,6 +37,7 @@ class MixedPrecision(Lever):
 
     knobs = ("amp", "amp_dtype", DYNAMIC, FIRST)
     changes_training = knobs
+    serves_plain = True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -49,7 +50,7 @@ class MixedPrecision(Lever):
         self._autocast: Any = None
         self._watch: Optional[_LayerWatch] = None
         self._parameters: List[torch.Tensor] = []
-        self._replicas: List[Any] = []
+        self._models: List[Any] = []
         self._first_scale = self._scale = FIRST_SCALE
         self._is_dynamic = True
         self._steps_since_overflow = 0
@@ -83,7 +84,7 @@ class MixedPrecision(Lever):
         )
         if missing is not None:
             return missing
-        for ddp in training.replicas:
+        for ddp in training.whole:
             if getattr(ddp, "mixed_precision", None) is not None:
                 return "The script has DistributedDataParallel(mixed_precision=…) in force already."
             for parameter in ddp.parameters():
@@ -116,9 +117,9 @@ class MixedPrecision(Lever):
                 knob: f"AMP was not switched on: {error}." for knob in self.knobs if knob in values
             }
         self._parameters = list_trained(training) if self.decides_steps else []
-        self._replicas = [*training.replicas]
+        self._models = [*training.whole]
         self._steps_since_overflow, self._overflowed = 0, False
-        self._watch = _LayerWatch(training.replicas, DTYPES[self._format]) if self.is_on else None
+        self._watch = _LayerWatch(training, DTYPES[self._format]) if self.is_on else None
         # A step that began before the switch does not ask the scaler whether it may be made, and may not overflow.
         self._is_under_way = not self.decides_steps
         self.begin_timing()
@@ -133,9 +134,9 @@ class MixedPrecision(Lever):
         self._leave()
         if not self._is_under_way:
             return
-        if self.decides_steps and not any(ddp is known for known in self._replicas):
+        if self.decides_steps and not any(ddp is known for known in self._models):
             # Another model came in the middle of a step: what its loss counts is to be divided again, too.
-            self._replicas.append(ddp)
+            self._models.append(ddp)
             self._parameters += ddp.parameters()
         self._autocast = torch.autocast(self._device.type, dtype=DTYPES[self._format])
         self._autocast.__enter__()
@@ -207,7 +208,7 @@ class MixedPrecision(Lever):
     def end_segment(self, training: Training) -> None:
         self._leave()
         self.is_on = self.decides_steps = False
-        self._parameters, self._replicas, self._watch = [], [], None
+        self._parameters, self._models, self._watch = [], [], None
 
     def begin_timing(self) -> None:
         self._counts = {"forwards": 0, "steps": 0, "skipped": 0}
@@ -253,14 +254,14 @@ def read_scale(value: Any) -> float:
 class _LayerWatch:
     """Looks at one forward: which layers with parameters computed in the wanted format."""
 
-    def __init__(self, replicas: List[Any], dtype: torch.dtype) -> None:
+    def __init__(self, training: Training, dtype: torch.dtype) -> None:
         self._layers = [
             module
-            for ddp in replicas
-            for module in ddp.modules()
+            for model in training.whole
+            for module in model.modules()
             if next(module.parameters(recurse=False), None) is not None
         ]
-        self._models = [ddp.module for ddp in replicas]
+        self._models = training.inner
         self._dtype = dtype
         self._compiled: List[Any] = []
         self._handles: List[Any] = []
@@ -305,8 +306,8 @@ class _LayerWatch:
 def list_trained(training: Training) -> List[torch.Tensor]:
     """Every parameter of the models and of the optimizers, once."""
     found: Dict[int, torch.Tensor] = {}
-    for ddp in training.replicas:
-        found.update((id(parameter), parameter) for parameter in ddp.parameters())
+    for model in training.whole:
+        found.update((id(parameter), parameter) for parameter in model.parameters())
     for optimizer in training.all_optimizers:
         found.update((id(parameter), parameter) for parameter in list_parameters(optimizer))
     return list(found.values())

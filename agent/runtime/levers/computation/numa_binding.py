@@ -91,6 +91,7 @@ class NumaBinding(Lever):
     """
 
     knobs = (KNOB,)
+    serves_plain = True
     serves_sharded = True
     serves_engines = True
 

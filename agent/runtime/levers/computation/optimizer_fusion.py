@@ -82,6 +82,7 @@ class OptimizerFusion(Lever):
 
     knobs = (KNOB,)
     changes_training = knobs
+    serves_plain = True
     serves_sharded = True
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ class RunAhead(Lever):
     """The script's own synchronisations (`loss.item()` in every step, say) are its own: no lever takes them away."""
 
     knobs = (KNOB,)
+    serves_plain = True
     serves_sharded = True
     serves_engines = True
 

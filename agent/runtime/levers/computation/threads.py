@@ -12,6 +12,7 @@ from ..lever import Evidence, Lever, Training, read_count
 
 class Threads(Lever):
     knobs = ("num_threads",)
+    serves_plain = True
     serves_sharded = True
     serves_engines = True
     proves_state = True

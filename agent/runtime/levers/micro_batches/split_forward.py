@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...link.rank_output import say
 from ...observe.memory import count_free_bytes
+from ...observe.recomputation import Ours
 from .batch_parts import count_samples, cut, cut_one, join, list_tensors, share_out
 from .split_check import Finding, Forward, check, explain_no_split, is_out_of_memory
 
@@ -201,7 +202,8 @@ def _compute_part(forward: Forward, part: Tuple[Any, Dict[str, Any]], is_last: b
     if is_last:
         return forward(*part[0], **part[1])
     # The tensors go in by themselves: by them torch finds the devices whose random numbers are to be repeated.
-    return checkpoint(lambda *_: forward(*part[0], **part[1]), *list_tensors(part), use_reentrant=False)
+    again = Ours(lambda: forward(*part[0], **part[1]))
+    return checkpoint(again, *list_tensors(part), use_reentrant=False)
 
 
 def _give_zeros(ddp: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:

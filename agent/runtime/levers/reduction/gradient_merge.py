@@ -213,5 +213,5 @@ def find_in_backward(training: Training) -> str:
     """What updates weights inside backward, the beginning of a sentence; "" where nothing does."""
     if has_tables(training.list_modules()):
         return "TorchRec's kernels update tables inside backward"
-    is_marked = any(IN_BACKWARD.is_in(p) for ddp in training.replicas for p in ddp.parameters())
+    is_marked = any(IN_BACKWARD.is_in(p) for ddp in training.whole for p in ddp.parameters())
     return "The optimizer runs inside backward (apply_optimizer_in_backward)" if is_marked else ""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from ... import private_torch
 from ...guard import guarded
-from ...observe.reduced import Reduced, explain_delay, find_reduced
+from ...observe.reduced import Reduced, explain_delay, explain_own_ending, find_reduced
 from ...private_torch import BUCKET_CONFIG, FORGET_PASS, HAS_REBUILT
 from ..buckets.bucket_plan import BATCHED, BucketPlan
 from ..lever import RelaunchNeeded
@@ -49,6 +49,8 @@ def explain_no_rebuild(ddp: Any) -> Optional[str]:
         return "DistributedDataParallel(mixed_precision=…) keeps state in its reducer that cannot be carried over."
     if delay := explain_delay(ddp):
         return f"{delay}, by a hook that knows no buckets."
+    if ending := explain_own_ending(ddp):
+        return f"{ending}, which only the model's own reducer expects."
     reduced = find_reduced(ddp)
     if reduced is None:
         return "It was not seen from which parameters this model's reducer was built."

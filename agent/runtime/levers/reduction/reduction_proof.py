@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Tuple
 
-from ...observe.reduced import explain_delay, find_reduced
+from ...observe.reduced import explain_delay, explain_own_ending, find_reduced
 from ...private_torch import GET_LOG
 from ..buckets import bucket_plan
 from ..buckets.bucket_plan import describe_buckets, holds_list, read_buckets
@@ -64,12 +64,12 @@ def judge(knob: str, plan: ReductionPlan, counts: Mapping[str, List[int]]) -> Tu
 
 def explain_no_pause(training: Training) -> str:
     """Why the reduction of a step cannot be left out in this script; "" when it can."""
-    delay = next(filter(None, map(explain_delay, training.replicas)), "")
-    return (
-        f"{delay}: DistributedDataParallel reduces those in every backward, in no_sync() too."
-        if delay
-        else ""
-    )
+    for ddp in training.replicas:
+        if delay := explain_delay(ddp):
+            return f"{delay}: DistributedDataParallel reduces those in every backward, in no_sync() too."
+        if ending := explain_own_ending(ddp):
+            return f"{ending}, which fails after one that reduced nothing."
+    return ""
 
 
 def explain_missing_parameters(ddp: Any, buckets: List[int]) -> str:

@@ -39,7 +39,7 @@ def refuse_knobs(
         refusals.update({knob: reason for knob, reason in found.items() if reason is not None})
     if not hasattr(ddp, bucket_plan.BATCHED):
         refusals.setdefault(
-            bucket_plan.BATCHED, "DistributedDataParallel copies gradients together from torch 2.13 on."
+            bucket_plan.BATCHED, "DistributedDataParallel copies gradients together from torch 2.12 on."
         )
     if is_cut_at_buckets:
         refusals.update(dict.fromkeys(bucket_plan.LIVE_ONLY, CUT))

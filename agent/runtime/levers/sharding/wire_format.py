@@ -38,11 +38,14 @@ class WireFormat:
 
     def _explain_no_format(self, groups: List[Any]) -> Optional[str]:
         names = (private_torch.REDUCTION_FORMAT, private_torch.ADDS_COPIES)
-        missing = (private_torch.explain_missing(group, names) for group in groups)
+        missing = [private_torch.explain_missing(group, names) for group in groups]
+        parameters = (parameter for group in groups for parameter in group.fsdp_params)
+        missing += [private_torch.explain_missing(each, [private_torch.POLICY]) for each in parameters]
         sentence = next(filter(None, missing), None)
         if sentence is not None:
             return sentence
-        half = next((kind for kind in map(_find_format, groups) if kind in DTYPES.values()), None)
+        formats = (kind for group in groups for kind in _list_formats(group))
+        half = next((kind for kind in formats if kind in DTYPES.values()), None)
         if half is not None:
             return f"The script reduces gradients in {str(half).replace('torch.', '')} already."
         self._unsupported = _find_unsupported(groups[0].mesh_info, self._device)
@@ -100,11 +103,14 @@ def read_format(
     return wanted, {}
 
 
-def _find_format(group: Any) -> Optional[torch.dtype]:
-    """The number format that this group's gradients are reduced in."""
-    trained = [p.sharded_param.dtype for p in group.fsdp_params if p.sharded_param.requires_grad]
-    policy = group.mp_policy
-    return (policy.reduce_dtype or policy.param_dtype or trained[0]) if trained else None
+def _list_formats(group: Any) -> List[torch.dtype]:
+    """The number formats that this group's gradients are reduced in."""
+    formats = []
+    for parameter in group.fsdp_params:
+        if parameter.sharded_param.requires_grad:
+            policy = private_torch.POLICY.of(parameter)
+            formats.append(policy.reduce_dtype or policy.param_dtype or parameter.sharded_param.dtype)
+    return formats
 
 
 def _find_unsupported(mesh: Any, device: torch.device) -> Dict[str, str]:

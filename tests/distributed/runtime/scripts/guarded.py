@@ -82,7 +82,7 @@ def train(ddp, steps=12):
         torch.nn.utils.clip_grad_value_(ddp.parameters(), 0.5)
         if hasattr(torch.nn.utils, "clip_grads_with_norm_"):
             torch.nn.utils.clip_grads_with_norm_(ddp.parameters(), 1.0, torch.tensor(2.0))
-        optimizer.step()
+        scaler.step(optimizer)
     yield from (value for p in ddp.parameters() for value in p.detach().reshape(-1).tolist())
 
 
@@ -120,12 +120,16 @@ def drive():
             ddp(torch.ones(1, 4)).sum().backward()
     yield [p.grad.tolist() for p in ddp.parameters()]
     gc.collect()
+    # Compiled anew in each drive: torch keeps what it has compiled by the code.
+    new = eval(compile("lambda x: x + 1", "<new>", "eval"))
+    yield torch.compile(new, backend="eager")(torch.ones(1)).item()
     torch.multiprocessing.start_processes(nothing, nprocs=1, start_method="fork")
 
 
 def list_codes(module):
     """Every function that is written there."""
-    functions = [value for value in vars(module).values() if isinstance(value, types.FunctionType)]
+    plain = [getattr(value, "__wrapped__", value) for value in vars(module).values()]
+    functions = [value for value in plain if isinstance(value, types.FunctionType)]
     left = [function.__code__ for function in functions if function.__module__ == module.__name__]
     while left:
         code = left.pop()

@@ -1,4 +1,4 @@
-"""Joins a process group of one, trains without a wrapped model for a few steps unless told not to, and ends as told."""
+"""Joins a process group of one unless it is to train `alone`, trains a plain model a few steps, and ends as told."""
 
 import importlib.util
 import sys
@@ -9,7 +9,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 steps, ending = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+if sys.argv[3:] != ["alone"]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 net = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for _ in range(steps):

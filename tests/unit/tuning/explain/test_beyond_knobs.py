@@ -51,6 +51,16 @@ def test_a_mode_for_compiled_models_that_slows_an_eager_one_is_told() -> None:
     assert "python_reducer" not in say()
 
 
+def test_a_sharded_model_that_reduces_each_micro_batch_is_told_what_to_write() -> None:
+    often = {"exchanges_per_step": 4, "microbatches_per_step": 4, "gradient_bytes": 2**22}
+    told = say(**often, sharding="fully_shard", shard_ranks=2)
+    assert "Gradients are reduced 4 times a step" in told
+    assert "set_requires_gradient_sync(is_last)" in told
+    assert "2 MiB more" in told
+    assert "reduced" not in say(**often), "DDP has a knob for it, which was raced"
+    assert "reduced" not in say(exchanges_per_step=1, microbatches_per_step=4, sharding="fully_shard")
+
+
 @pytest.mark.parametrize(("counts", "is_told"), [((12, 12), False), ((12, 10, 12), True), ((), False)])
 def test_unequal_parts_of_the_data_are_told_with_both_remedies(
     counts: tuple[int, ...], is_told: bool

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from advisor.protocol.answers.advice import Diagnosis, Finding
-from advisor.protocol.measured.results import BlockResult, LateRank, Phases
+from advisor.protocol.measured.results import BlockResult, Calibration, Ceiling, LateRank, Phases
 from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
 from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
-from advisor.tuning.explain.diagnosis import diagnose
+from advisor.tuning.explain.diagnosis import diagnose, say_reach
 from advisor.tuning.measure.phases import explain_unclear, exposed_share, pool_phases
 from advisor.tuning.space.space import build_space
 from tests.unit.tuning.simulated_cluster import START, make_facts, make_job
@@ -57,7 +57,7 @@ def test_a_broadcast_of_buffers_is_named_with_its_remedy_and_is_no_ceiling_of_th
     blocks = [block(Phases(forward_s=0.02, backward_s=0.02, exposed_comm_s=0.01, buffers_s=0.15))]
     found = diagnose(blocks)
     assert "150.0 ms of a 200.0 ms step is the broadcast of the model's buffers" in found.sentence
-    assert "broadcast_buffers=False leaves it out" in found.sentence
+    assert "Give DDP broadcast_buffers=False" in found.sentence
     assert found.ceiling_ratio == pytest.approx(0.2 / 0.19)
     assert "broadcast_buffers=False" in str(explain_unclear(blocks))
 
@@ -197,6 +197,39 @@ def test_the_ceiling_is_the_step_without_exposed_communication() -> None:
 
     assert diagnosis.ceiling_ratio == pytest.approx(1.25)
     assert "25 % faster" in diagnosis.sentence
+
+
+def test_the_block_that_measured_devices_and_links_tells_how_far_they_are_from_their_limits() -> None:
+    phases = Phases(forward_s=0.05, backward_s=0.03, exposed_comm_s=0.02)
+    probe = block(phases)
+    assert probe.result is not None
+    counted = replace(probe.result, calibration=Calibration(ceiling=Ceiling(2e9, 1e11, "float32")))
+    blocks = [block(phases), probe.model_copy(update={"result": counted})]
+
+    assert say_reach(blocks, make_job().facts).startswith("20% of what matrices reach here (float32, ")
+    assert say_reach(blocks[:1], make_job().facts) == ""
+    # The page says once what communication costs: the mean over all blocks.
+    several = [block(Phases(forward_s=0.05, backward_s=0.05)), *blocks]
+    ceiling = diagnose(several).ceiling_ratio
+    assert ceiling is not None
+    assert f"+{ceiling - 1:.0%} from communication" in say_reach(several, make_job().facts)
+
+
+@pytest.mark.parametrize(
+    ("phases", "is_the_scripts"),
+    [
+        (Phases(forward_s=0.02, backward_s=0.02, exposed_comm_s=0.0, own_code_s=0.1), True),
+        (Phases(forward_s=0.02, backward_s=0.02, exposed_comm_s=0.0, evaluation_s=0.1), True),
+        # Fewer threads end these, and a sharded model's knobs shorten those.
+        (Phases(forward_s=0.02, backward_s=0.02, exposed_comm_s=0.0, stalls_s=0.1), False),
+        (Phases(forward_s=0.02, backward_s=0.02, exposed_comm_s=0.0, wait_s=0.1), False),
+        (Phases(forward_s=0.02, backward_s=0.02, exposed_comm_s=0.0, collectives_s=0.1), False),
+    ],
+)
+def test_only_of_the_scripts_own_lines_it_is_said_that_no_knob_changes_them(
+    phases: Phases, is_the_scripts: bool
+) -> None:
+    assert ("No knob changes that" in diagnose([block(phases)]).sentence) == is_the_scripts
 
 
 def test_scaling_efficiency_is_told_before_and_after() -> None:

@@ -54,13 +54,13 @@ def test_command_takes_only_its_own_knobs_and_its_smallest_gain_is_known() -> No
     assert any("smallest gain" in sentence for sentence in preview().unknown)
 
 
-def test_more_time_and_more_gangs_hold_more_strategies_up_to_the_limit() -> None:
-    def count(seconds: float, gangs: int = 1, workload: dict[str, Any] | None = None) -> int:
-        plan = preview(workload, gangs=gangs, budget={"max_seconds": seconds, "max_trials": 100})
+def test_more_time_holds_more_strategies_up_to_the_limit() -> None:
+    def count(seconds: float, workload: dict[str, Any] | None = None) -> int:
+        plan = preview(workload, budget={"max_seconds": seconds, "max_trials": 100})
         assert plan.most_trials == 100
         return plan.likely_trials
 
-    assert 0 <= count(5) < count(120) < count(240) < count(240, gangs=2) < count(36_000) == 100
+    assert 0 <= count(5) < count(120) < count(240) < count(36_000) == 100
     assert count(240, workload=COMMAND) < count(240)
 
 

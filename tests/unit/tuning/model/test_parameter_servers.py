@@ -4,11 +4,11 @@ import math
 import random
 
 import pytest
+from parameter_server.placement import Variable, choose_servers, cut_into_blocks
 
 from advisor.protocol.training.parameter_servers import ParameterServers, Placement
 from advisor.tuning.model.parameter_servers import ServerModel, find_traffic, fit, lay_out
 from advisor.tuning.model.placement import cut, share_out
-from agent.workloads.parameter_server.placement import Variable, choose_servers, cut_into_blocks
 
 VARIABLES = (
     ("0.weight", 262_144, 256), ("0.bias", 1024, 1), ("2.weight", 262_144, 1024), ("2.bias", 256, 1),

@@ -162,6 +162,6 @@ def test_what_a_launch_was_made_for_is_raced_in_it_however_late_it_is() -> None:
     late = Written(job=job).launch().race(BASE).launch({"micro": 4, "acc": 2})
     space = build_space(job, job.facts, ()) if job.facts else None
     assert space is not None
-    found = find_named(late.record, space, late.sessions[-1].id)
+    found = find_named(late.record, space)
     assert found is not None
     assert found.next[0] == {"micro": 4, "acc": 2}

@@ -170,7 +170,7 @@ def test_a_quick_suggestion_computes_no_surrogate(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("sampler", get_args(OptunaSampler))
 def test_any_sampler_of_optuna_is_asked_by_its_name(sampler: str) -> None:
-    space = make_space()
+    space = make_space(knobs=("fuse_grad_size_in_MB", "num_threads", "nccl_comm_num"))
     told = [Observation(p.changes, score_of(dict(p.changes))) for p in first_strategies(space)]
     told.append(Observation(Changes({"num_threads": 2, "nccl_comm_num": 2}), None))
 

@@ -9,10 +9,10 @@ from advisor.protocol.base import Value
 from advisor.protocol.kinds import Allow, Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import BlockState, Outcome, Purpose
-from advisor.tuning.decisions import Candidate
+from advisor.tuning.decisions import Candidate, Over
 from advisor.tuning.measure.levels import find_level
-from advisor.tuning.stages.confirmation import confirm, find_confirmed, find_raced, next_confirmation
-from advisor.tuning.stages.turns import Turn
+from advisor.tuning.stages.confirmation import SPENT, confirm, find_confirmed, find_raced, next_confirmation
+from advisor.tuning.stages.turns import Next, Turn
 from tests.unit.tuning.raced import BASE, Raced
 from tests.unit.tuning.simulated_cluster import make_job, make_spec
 
@@ -33,7 +33,7 @@ def launched(raced: Raced, *gains: float, changes: dict[str, Value] = SMALL) -> 
     return raced
 
 
-def ask(raced: Raced, winner: Candidate | None = WINNER, live: bool = True) -> Turn | str:
+def ask(raced: Raced, winner: Candidate | None = WINNER, live: bool = True) -> Next:
     return next_confirmation(raced.record, raced.sessions[-1] if live else None, winner, ())
 
 
@@ -70,7 +70,7 @@ def test_two_launches_decide_what_is_plain(gains: tuple[float, ...], decision: s
     assert verdict.look.decision == decision
     assert verdict.is_decided
     assert len(verdict.launches) == 2
-    assert isinstance(ask(raced), str)
+    assert isinstance(ask(raced), Over)
 
 
 def test_launches_that_contradict_each_other_decide_nothing() -> None:
@@ -102,7 +102,7 @@ def test_races_of_one_launch_count_as_one() -> None:
 def test_a_budget_that_is_spent_ends_the_verdict() -> None:
     raced = launched(searched(seconds=60), 0.02)
 
-    assert ask(raced, live=False) == "The budget is spent."
+    assert ask(raced, live=False) is SPENT
 
 
 def test_a_launch_apart_has_its_own_luck_so_that_two_pairs_prove_less() -> None:

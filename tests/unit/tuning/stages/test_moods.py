@@ -196,6 +196,16 @@ def test_a_setting_that_was_slow_with_the_baseline_ends_nothing() -> None:
     assert "may end it" in say_moods(moods) or "likely to end it" in say_moods(moods)
 
 
+def test_one_race_that_was_fast_beside_a_slow_baseline_may_be_luck() -> None:
+    raced = make_raced().launch()
+    race(race(raced, SLOW, changes=SMALL, search=True), FAST, changes=SMALL, search=True)
+
+    moods = find_moods(raced.record)
+
+    assert moods is not None
+    assert not moods.is_remedy_shown
+
+
 def test_one_mood_is_not_told() -> None:
     raced = make_raced()
     for _ in range(2):

@@ -1,0 +1,1 @@
+"""A lab: races under one budget of errors, and the ledger that they stand in."""

@@ -1,0 +1,53 @@
+"""What a diagnosis finds of activations that are computed again in the backward pass. Pure functions."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from advisor.protocol.answers.found import Found, make_found
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.nodes.cluster import spell_memory
+from advisor.protocol.training.workload import WorkloadFacts
+
+
+def name_trainers_argument(software: Mapping[str, str]) -> str:
+    """Return the argument of transformers' Trainer in the version at hand; the newest where none is known.
+
+    From 5.23 on it has a new name, and the old one is silently left unread where a script sets the new one.
+    """
+    found = re.match(r"(\d+)\.(\d+)", software.get("transformers", ""))
+    is_old = found is not None and (int(found[1]), int(found[2])) < (5, 23)
+    return "gradient_checkpointing" if is_old else "activation_checkpointing"
+
+
+def find_recomputed(left: dict[str, float], result: BlockResult, facts: WorkloadFacts) -> Iterator[Found]:
+    """By its share of the first steps, whose pace is not that of later ones; what it takes is taken from backward."""
+    seen, hint_s = facts.recomputed, facts.step_time_s_hint
+    if not seen.per_step:
+        return
+    cost_s = seen.seconds * min(1.0, result.phases.total_s() / hint_s) if hint_s else seen.seconds
+    cost_s = min(cost_s, left["backward_s"])
+    left["backward_s"] -= cost_s
+    yield make_found(
+        "recomputation",
+        cost_s,
+        f"{seen.per_step:g} calls a step are computed again in the backward pass (activation checkpointing)"
+        f"{_say_room(result, facts)}",
+        f"{_write_remedy(facts)}; or as it stands: advisor tune races activation_checkpointing",
+        "calls of torch.utils.checkpoint in the first steps",
+        seen.site,
+    )
+
+
+def _say_room(result: BlockResult, facts: WorkloadFacts) -> str:
+    if not result.peak_memory_bytes or not result.room_bytes:
+        return ""
+    more = facts.recomputed.kept_bytes
+    needs = f", kept they take about {spell_memory(more)}" if more else ""
+    used, left = spell_memory(result.peak_memory_bytes), spell_memory(result.room_bytes)
+    return f"{needs}; {used} of memory are in use, and {left} free"
+
+
+def _write_remedy(facts: WorkloadFacts) -> str:
+    if "transformers" in facts.software:
+        return f"TrainingArguments(…, {name_trainers_argument(facts.software)}=False)"
+    return "call the function itself in place of checkpoint(function, …)"

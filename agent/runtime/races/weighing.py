@@ -1,0 +1,201 @@
+"""What a step of the script computes, is given and changes, weighed in steps that are not timed.
+
+For programs that are held against each other: seconds say nothing where one of them does less. What the script computes
+keeps every bit.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import torch
+
+from ..calibrating.ceiling import OperationCount, explain_no_count
+from ..levers.events import StepListener
+from ..link.measured import StepWork
+from ..observe.digests import digest
+from ..observe.recorder import Recorder, StepMarks
+from ..observe.tensors import find_tensors, look_past
+from ..untraced import untraced
+from .agreement import Bits, find_apart, sum_each
+from .parts import RankParts
+
+WEIGHED_STEPS = 4
+_DIGESTED = 1024
+"""Numbers of a tensor, evenly spread, that its digest is made of."""
+_SEEDED = torch.Tag.nondeterministic_seeded
+
+
+class ForwardCount(OperationCount):
+    """Of what is computed outside of backward passes, where checkpointing computes again what another program keeps."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self.in_forward = False
+        self.random = 0.0
+        """Random numbers that forward passes drew."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._recorder.is_in_backward:
+            return func(*args, **(kwargs or {}))
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        # Attention has the tag whether or not it drops anything.
+        if self.in_forward and _SEEDED in func.tags and "attention" not in str(func):
+            drawn = next(find_tensors(result), None)
+            self.random += drawn.numel() if drawn is not None else 0
+        return result
+
+
+class Weighing(StepListener):
+    """One rank's part, from the first steps of a race to the last of `WEIGHED_STEPS` after the timed ones."""
+
+    def __init__(self, parts: RankParts) -> None:
+        self._parts = parts
+        self._count: Optional[ForwardCount] = None
+        self._refusal = ""
+        self._parameters: List[Any] = []
+        self._sums: List[int] = []
+        self._has_gradient: List[bool] = []
+        self._forwards = self._passes = self._steps = 0
+        self._with_gradient: List[float] = []
+        self._moved: List[float] = []
+        self._operations: List[float] = []
+        """Since the first of the weighed steps, at the end of each."""
+        self._digests: List[str] = []
+
+    def look_at_batches(self, looks: bool) -> None:
+        """Whether what the model is given is noted from here on."""
+        self._parts.process.samples.on_given = self._note_given if looks else None
+
+    def begin(self) -> None:
+        """At the first boundary after the timed steps."""
+        training = self._parts.gather_training()
+        own = (p for top in (*training.inner, *training.sharded) for p in top.parameters())
+        self._parameters = list({id(parameter): parameter for parameter in own}.values())
+        self._refusal = explain_no_count(training, self._parts.device)
+        if not self._refusal:
+            self._count = ForwardCount(self._parts.recorder)
+        self.look_at_batches(True)
+        self._begin_step()
+
+    def end_step(self, _step: StepMarks) -> bool:
+        """At each later boundary; whether the step that ends there was the last one."""
+        if self._count is not None:
+            self._count.__exit__(None, None, None)
+            self._operations.append(sum(self._count.by_format.values()))
+        self._steps += 1
+        changed = [one != other for one, other in zip(self._sums, sum_each(self._parameters))]
+        self._moved.append(self._share(changed))
+        self._with_gradient.append(self._share(self._has_gradient))
+        if self._steps == WEIGHED_STEPS:
+            self.look_at_batches(False)
+            return True
+        self._begin_step()
+        return False
+
+    def _begin_step(self) -> None:
+        self._sums = sum_each(self._parameters)
+        self._has_gradient = [False] * len(self._parameters)
+        if self._count is not None:
+            self._count.__enter__()
+
+    def before_forward(self, _ddp: Any) -> None:
+        self._forwards += 1
+        if self._count is not None:
+            self._count.in_forward = True
+
+    def after_forward(self, _ddp: Any) -> None:
+        self.drop_forward()
+
+    def drop_forward(self) -> None:
+        if self._count is not None:
+            self._count.in_forward = False
+
+    def before_backward(self) -> float:
+        self._passes += 1
+        return 1.0
+
+    def before_step(self) -> None:
+        with torch.no_grad():
+            self._has_gradient = [
+                known or _is_other_than_0(parameter.grad)
+                for known, parameter in zip(self._has_gradient, self._parameters)
+            ]
+
+    def _share(self, chosen: Sequence[bool]) -> float:
+        """Of all numbers of the parameters, those of the chosen ones."""
+        sizes = [int(parameter.numel()) for parameter in self._parameters]
+        return sum(size for size, is_chosen in zip(sizes, chosen) if is_chosen) / max(1, sum(sizes))
+
+    def _note_given(self, args: Any, kwargs: Any) -> None:
+        self._digests.append(digest_given([args, kwargs]))
+
+    def read(self) -> Optional[Dict[str, Any]]:
+        """Plain JSON; None where the script ended before all was weighed."""
+        if self._steps < WEIGHED_STEPS:
+            return None
+        count = self._count
+        refusal, formats = self._refusal, {}
+        if count is not None:
+            refusal = (
+                f"torch's counter of operations has no formula for {count.missed}" if count.missed else ""
+            )
+            formats = {} if refusal else count.by_format
+        return {
+            "formats": {str(dtype).replace("torch.", ""): counted for dtype, counted in formats.items()},
+            "operations": [
+                after - before for before, after in zip([0.0, *self._operations], self._operations)
+            ],
+            "refusal": refusal,
+            "random": count.random if count is not None else 0.0,
+            "passes": self._passes / max(1, self._forwards),
+            "with_gradient": statistics.fmean(self._with_gradient),
+            "moved": statistics.fmean(self._moved),
+            "digests": self._digests,
+        }
+
+
+def _is_other_than_0(gradient: Optional[torch.Tensor]) -> bool:
+    if gradient is None:
+        return False
+    own = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return bool((own.coalesce().values() if own.is_sparse else own).any())
+
+
+@untraced
+def digest_given(given: Any) -> str:
+    """Of what a model is given: the same for the same batch on every rank."""
+    parts = []
+    with torch.no_grad():
+        for tensor in find_tensors(given):
+            with look_past(tensor):
+                is_plain = tensor.layout is torch.strided and not tensor.is_nested
+                flat = tensor.detach().reshape(-1) if is_plain else torch.empty(0)
+                parts.append(digest(flat[:: max(1, flat.numel() // _DIGESTED)][:_DIGESTED]).hex())
+    return digest(parts).hex()[:16]
+
+
+def merge_work(ranks: Sequence[Optional[Mapping[str, Any]]], bits: Sequence[Bits]) -> Optional[StepWork]:
+    """`ranks` in order, with the checksums of their parameters after the race."""
+    known = [rank for rank in ranks if rank is not None]
+    if not known or len(known) < len(ranks):
+        return None
+    formats: Dict[str, float] = {}
+    for rank in known:
+        for name, counted in rank["formats"].items():
+            formats[name] = formats.get(name, 0.0) + counted
+    digests = [number for rank in known for number in rank["digests"]]
+    refusal = next(filter(None, (rank["refusal"] for rank in known)), "")
+    return StepWork(
+        operations=() if refusal else tuple(map(sum, zip(*(rank["operations"] for rank in known)))),
+        number_format="" if refusal else max(formats, key=lambda name: formats[name], default=""),
+        refusal=refusal,
+        random_numbers=sum(rank["random"] for rank in known) / WEIGHED_STEPS,
+        backward_passes=min(rank["passes"] for rank in known),
+        with_gradient=min(rank["with_gradient"] for rank in known),
+        moved=min(rank["moved"] for rank in known),
+        repeated=1.0 - len(set(digests)) / len(digests) if digests else 0.0,
+        ranks_apart=bool(find_apart(bits)),
+    )

@@ -1,0 +1,1 @@
+"""Torch's releases: the runtime in each of them, by `make matrix`."""
