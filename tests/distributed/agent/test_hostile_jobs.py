@@ -54,7 +54,9 @@ def _hold_through(server, session_id, workload, wait_for):
 def _list_traces(server, agents):
     """Everything that the agent said or wrote, the scratch of its overlays included."""
     said = [json.dumps([session.beats, session.ends]) for session in server.sessions.values()]
-    written = [path for path in agents.folder.rglob("*") if path.is_file()]
+    # What goes with its session while it is listed, os.walk leaves out.
+    listed = [Path(folder, name) for folder, _, names in os.walk(agents.folder) for name in names]
+    written = [path for path in listed if path.is_file()]
     return [*said, *map(_read, written)]
 
 

@@ -90,7 +90,8 @@ SAME: dict[str, dict[str, Any]] = {
 }
 UNABLE: dict[str, dict[str, Any]] = {"first": {}, "unable": ARMS["small"], "able": {"num_threads": 2}}
 HOPELESS: dict[str, dict[str, Any]] = {"alone": {}, "hopeless": {"num_threads": 3}}
-SLOW_RULES: dict[str, Any] = {"give_up_ratio": 2.0, **SHORT}
+SLOW_RULES: dict[str, Any] = {"give_up_ratio": 20.0, **SHORT}
+"""Several small allreduces may well take three times as long as one; the sleep takes two hundred times as long."""
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 @ABOUT_CPUS
 @pytest.mark.alone
-def test_an_arm_ten_times_slower_is_given_up_after_one_or_two_steps(session: Session) -> None:
+def test_an_arm_many_times_slower_is_given_up_after_one_or_two_steps(session: Session) -> None:
     slow = session.result("slow")
     assert slow["given_up"]
     assert slow["steps"] in {1, 2}, "being given up is a measurement"
