@@ -329,16 +329,21 @@ class Record:
     @cached_property
     def set_in_vain(self) -> tuple[Changes, ...]:
         """Values of one strategy that no other is to set, too: nothing acted on them (memory was short, say), and they
-        never were in force; or they left other bits in a job that advises none of that."""
+        never were in force; or they left other bits in a job that advises none of that. Beside values of the user's
+        own, they are told together: with others the script may be one that has something to act on."""
         told = [
             (block.plan.overrides, block.result)
             for block in self.history.blocks
             if block.result is not None and not block.result.relaunch_needed and not block.result.drifted
         ]
-        in_force = [{n: v for n, v in changes.items() if n in result.consumed} for changes, result in told]
+        own = {knob.name for knob in self.job.spec.workload.own}
+        in_force = [
+            {n: v for n, v in changes.items() if n in result.consumed or n in own} for changes, result in told
+        ]
         vain = [
-            Changes({n: v for n, v in changes.items() if n in result.not_consumed})
+            Changes({n: v for n, v in changes.items() if n in result.not_consumed or n in own})
             for changes, result in told
+            if changes.keys() & result.not_consumed.keys()
         ]
         vain = [v for v in vain if not any(v.items() <= held.items() for held in in_force)]
         other_bits = [changes for changes, result in told if result.bits_differ]

@@ -23,6 +23,7 @@ from advisor.tuning.space.space import Dimension, Space
 
 _MOST_EARLIER = 2
 """Strategies of similar earlier jobs in the first race."""
+_RECOMPUTED = "activation_checkpointing"
 _MOST_RULES = 3
 """Combinations of rules of thumb that are measured whatever else is: of two rungs, each with the lower one's."""
 
@@ -62,6 +63,23 @@ def _find_best_named(state: SearchState) -> Changes:
 def _put_on(space: Space, named: Changes, prior: Prior) -> Prior | None:
     changes = space.composer.compose({**prior.changes, **named})
     return Prior(changes, f"{prior.because} On top of {named.describe()}.") if changes is not None else None
+
+
+def keep_activations_beside(state: SearchState, race: Sequence[Candidate], seats: int) -> list[Candidate]:
+    """Return a race of what the user named, its first combination beside the same one with its activations kept.
+
+    Where the script computes them again, which micro-batch is best depends on that. It is switched in the launch that
+    the combination costs anyway.
+    """
+    record, one = state.record, race[0]
+    has_room = seats > 1 and len(record.tried) + 1 < record.job.spec.budget.max_trials
+    if not has_room or all(d.knob.name != _RECOMPUTED for d in state.space.dimensions):
+        return list(race)
+    both = state.space.composer.compose({**one.changes, _RECOMPUTED: False})
+    if both is None or both in record.tried or both == one.changes:
+        return list(race)
+    because = f"{one.changes.describe()}, and its activations kept in place of computed again."
+    return [one, Candidate(Purpose.SEARCH, both, because), *race[1 : seats - 1]]
 
 
 def list_costly(space: Space) -> list[tuple[str, tuple[Dimension, ...]]]:

@@ -14,7 +14,14 @@ from advisor.tuning.history.record import Record
 from advisor.tuning.search.acquisition import LEAST_IMPROVEMENT
 from advisor.tuning.search.asking import suggest
 from advisor.tuning.search.named import next_named
-from advisor.tuning.search.planned import is_tried, list_costly, list_first, propose_costly, propose_higher
+from advisor.tuning.search.planned import (
+    is_tried,
+    keep_activations_beside,
+    list_costly,
+    list_first,
+    propose_costly,
+    propose_higher,
+)
 from advisor.tuning.search.sampler import Suggestion
 from advisor.tuning.search.state import SearchState, choose_winner
 from advisor.tuning.space.rules_of_thumb import keep_searched
@@ -73,7 +80,7 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | Over:
     if again:
         return _alike(record, again)[:seats]
     if named:
-        return _alike(record, named)[:seats]
+        return keep_activations_beside(state, _alike(record, named)[:seats], seats)
     if (one := _find_launched_for(state)) is not None:
         return [one]
     if len(record.tried) >= record.job.spec.budget.max_trials:

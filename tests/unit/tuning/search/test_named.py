@@ -1,14 +1,16 @@
 """What the user named is measured first: whole where the budget holds it, else spread over the space."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import Outcome, Purpose
-from advisor.protocol.training.workload import Workload
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Outcome, Purpose, Session
+from advisor.protocol.training.workload import Recomputed, Workload
 from advisor.tuning.decisions import Launch, Race
 from advisor.tuning.search.named import find_named
 from advisor.tuning.space.space import build_space
@@ -18,6 +20,7 @@ from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_jo
 
 MICRO = ("--micro=1,2,4,8:exact", "--acc=1,2,4,8:exact")
 COMMAND = ("torchrun", "t.py", "--micro", "1", "--acc", "8")
+KEPT = "activation_checkpointing"
 MS = {1: 43.0, 2: 26.0, 4: 18.6, 8: 27.5}
 """Milliseconds of a step by the micro-batch: the best lies in the middle."""
 
@@ -165,3 +168,50 @@ def test_what_a_launch_was_made_for_is_raced_in_it_however_late_it_is() -> None:
     found = find_named(late.record, space)
     assert found is not None
     assert found.next[0] == {"micro": 4, "acc": 2}
+
+
+def recompute(changes: Changes) -> float:
+    """Of 40 ms of a step 25 are micro-steps' own, and 40 % of the rest what is computed again."""
+    micro = int(changes.get("micro", 1))
+    again = 1.0 if changes.get("activation_checkpointing", True) and changes.get("ac") != "none" else 0.0
+    return 39.0 / (25.0 / micro + 10.0 + 4.0 * again)
+
+
+def recomputing_job(**fields: Any) -> SimulatedCluster:
+    sim = named_job(speed=recompute, **fields)
+    assert sim.job.facts is not None
+    facts = sim.job.facts.model_copy(update={"recomputed": Recomputed(per_step=8, seconds=0.004)})
+    baseline = {**sim.job.baseline, KEPT: True}
+    sim.job = sim.job.model_copy(update={"facts": facts, "baseline": baseline})
+    return sim
+
+
+def raced_beside(sim: SimulatedCluster, alone: Changes) -> bool:
+    both = Changes({**alone, KEPT: False})
+    return any([alone, both] == [arm.changes for arm in race.arms] for race in sim.races)
+
+
+def test_activations_are_kept_beside_what_was_named_in_the_same_launch() -> None:
+    sim = recomputing_job()
+    advice = answer(sim)
+    for micro in (2, 4, 8):
+        assert raced_beside(sim, Changes({"micro": micro, "acc": 8 // micro}))
+    assert advice.changes == {"micro": 8, "acc": 1, KEPT: False}
+
+
+def test_that_there_was_nothing_to_keep_with_one_value_of_ones_own_says_nothing_of_others() -> None:
+    def keep(changes: Changes, _: Session, result: BlockResult) -> BlockResult:
+        in_vain = KEPT in changes and changes.get("ac") == "none"
+        told = (
+            {"not_consumed": {KEPT: "There is nothing to keep instead."}, "consumed": {}} if in_vain else {}
+        )
+        return replace(result, **told)
+
+    sim = recomputing_job(
+        own=("--ac=full,none:exact", "--micro=1,8:exact"), command=("torchrun", "t.py", "--ac", "full", "--micro", "1"),
+        require=(), alter=keep,
+    )  # fmt: skip
+    answer(sim)
+    tried = searched(sim)
+    in_vain = Changes({"ac": "none", "micro": 8, KEPT: False})
+    assert tried.index(in_vain) < tried.index(Changes({"micro": 8, KEPT: False}))
