@@ -25,7 +25,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from datetime import time as clock
 from pathlib import Path
 
 from ledger_figures import TICK_S, Row, check, compare, planted, tabulate
@@ -40,6 +41,7 @@ from advisor.protocol.training.own_knobs import OwnKnob
 
 ROOT = Path(__file__).parents[1]
 BLIND = ROOT / "benchmarks" / "blind"
+RACES = "races.jsonl.xz"
 SCRIPT = "benchmarks/workloads/blind.py"
 HOT = Carried(
     job_id="blind",
@@ -134,28 +136,27 @@ def keep(job: Job, history: JobHistory) -> Row:
     return {"job": job.model_dump(mode="json", exclude_defaults=True), "history": told}
 
 
-def read_rows(folder: Path) -> list[Row]:
-    """Return all races that were kept."""
-    path = folder / "races.jsonl.xz"
+def read_rows(path: Path) -> list[Row]:
+    """Return everything that was kept in this file."""
     if not path.exists():
         return []
     with lzma.open(path, "rt") as file:
         return [json.loads(line) for line in file]
 
 
-def race_on(folder: Path, more: int, ways: Sequence[str], beside: int, minutes: float, until: str) -> None:
+def race_on(folder: Path, more: int, ways: Sequence[str], beside: int, minutes: float, end: float) -> None:
     """Run the first `more` races that are not there yet, and append each as it ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock, there = threading.Lock(), {(row["number"], row["way"]) for row in read_rows(folder)}
+    lock, there = threading.Lock(), {(row["number"], row["way"]) for row in read_rows(folder / RACES)}
     missing = (n for n in itertools.count() if any((n, way) not in there for way in ways))
     numbers = list(itertools.islice(missing, more))
 
     def run(number: int, way: str) -> None:
-        if until and time.strftime("%H:%M") >= until:
+        if time.time() > end:
             return
         row = run_race(number, way, minutes)
         line = json.dumps(row, separators=(",", ":")).replace(f"{ROOT}/", "").replace(str(ROOT), ".") + "\n"
-        with lock, (folder / "races.jsonl.xz").open("ab") as file:
+        with lock, (folder / RACES).open("ab") as file:
             file.write(lzma.compress(line.encode()))
         told = row["failed"][-300:] if "failed" in row else f"{row['verdict']} {row['gain']}"
         print(f"{number} {way} {row['a']['kind']} {planted(row):+.1%} {row['seconds']} s: {told}", flush=True)
@@ -165,9 +166,20 @@ def race_on(folder: Path, more: int, ways: Sequence[str], beside: int, minutes: 
             wanted = [n for n in numbers if (draw(n)[0]["kind"] == "compute") == alone]
             asked = [(n, way) for n in wanted for way in ways if (n, way) not in there]
             list(pool.map(lambda pair: run(*pair), asked))
-    # In one stream what all races share is kept once.
-    path = folder / "races.jsonl.xz"
-    path.write_bytes(lzma.compress(lzma.decompress(path.read_bytes()), preset=9 | lzma.PRESET_EXTREME))
+    squeeze(folder / RACES)
+
+
+def squeeze(path: Path) -> None:
+    """Write the lines of a file in one stream, in which what all of them share is kept once."""
+    if path.exists():
+        path.write_bytes(lzma.compress(lzma.decompress(path.read_bytes()), preset=9 | lzma.PRESET_EXTREME))
+
+
+def next_time(text: str) -> float:
+    """Return when it is next this time of day (HH:MM), as `time.time` has it."""
+    now = datetime.now().astimezone()
+    end = datetime.combine(now, clock.fromisoformat(text), now.tzinfo)
+    return (end if end > now else end + timedelta(days=1)).timestamp()
 
 
 def main() -> None:
@@ -177,13 +189,13 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=("fresh", "hot"), default=["fresh"])
     parser.add_argument("--beside", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--until", default="", metavar="HH:MM")
+    parser.add_argument("--until", type=next_time, default=float("inf"), metavar="HH:MM")
     parser.add_argument("--folder", type=Path, default=BLIND)
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     if given.more:
         race_on(given.folder, given.more, given.ways, given.beside, given.minutes, given.until)
-    rows = read_rows(given.folder)
+    rows = read_rows(given.folder / RACES)
     told = [row for row in rows if "failed" not in row]
     print(f"{len(rows)} races, {len(rows) - len(told)} of them without an answer.\n")
     if given.check:

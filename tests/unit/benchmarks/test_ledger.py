@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from ledger import BLIND, draw, read_rows
+from ledger import BLIND, RACES, draw, read_rows
 from ledger_figures import bound, check, is_shown, planted
 
 
@@ -17,7 +17,7 @@ def test_of_each_two_races_one_is_an_equal_pair_and_nothing_else_differs() -> No
 
 
 def test_kept_steps_say_what_was_told_and_other_steps_do_not() -> None:
-    rows = [row for row in read_rows(BLIND) if row.get("verdict") == "change"]
+    rows = [row for row in read_rows(BLIND / RACES) if row.get("verdict") == "change"]
     told = rows[:2]
     assert check(told) == []
     other = copy.deepcopy(told)
