@@ -27,8 +27,8 @@ KNOWN = {
 }
 """What each provenance means."""
 _WIDTH, _HEIGHT, _MARGIN = 600, 70, 60
-_SCALE = 200.0
-_NUMBER = ' class="number"'
+SCALE = 200.0
+NUMBER = ' class="number"'
 
 
 def export_report(advice: Advice, job: Job, history: JobHistory) -> str:
@@ -76,11 +76,7 @@ def _write_report(
     files = list(files)
     answer = make_answer(advice, Use(lines=list_own_lines(advice, job)))
     starts = bool(advice.changes) and any(file.filename == "run.sh" for file in files)
-    template = package_files("advisor.answers").joinpath("report.html").read_text("utf-8")
-    return Template(template).substitute(
-        title=escape(f"{name}: the advised strategy"),
-        about=escape(f"Fleet Advisor, job {job.id} · {name}"),
-        headline=escape(f"{answer.first} {advice.headline}".strip()),
+    body = read_template("report.html").substitute(
         careful="".join(f"<p>{escape(told)}</p>" for told in (answer.moods, *answer.careful) if told),
         what_to_do=escape(_say_what_to_do(advice, job, starts, stands_alone=history is not None)),
         lines=_list_lines(answer),
@@ -90,9 +86,9 @@ def _write_report(
         diagnosis=escape(" ".join(filter(None, (advice.diagnosis.sentence, _say_limits(advice))))),
         step=_draw_step(advice),
         ladder=_list_ladder(advice),
-        left=_list_sentences("Left as you have it", filter(None, (answer.left,))),
+        left=list_sentences("Left as you have it", filter(None, (answer.left,))),
         tried=_tabulate_tried(job, history) if history is not None else "",
-        next_steps=_list_sentences("What to do next", advice.next_steps),
+        next_steps=list_sentences("What to do next", advice.next_steps),
         files=_list_files(files),
         facts="".join(
             f'<tr><th>{name}</th><td class="text">{escape(text)}</td></tr>'
@@ -100,6 +96,23 @@ def _write_report(
             if text
         ),
     )
+    return write_page(
+        f"{name}: the advised strategy",
+        f"Fleet Advisor, job {job.id} · {name}",
+        f"{answer.first} {advice.headline}".strip(),
+        body,
+    )
+
+
+def read_template(name: str) -> Template:
+    """Return a template of this package."""
+    return Template(package_files("advisor.answers").joinpath(name).read_text("utf-8"))
+
+
+def write_page(title: str, about: str, headline: str, body: str) -> str:
+    """Return a page that opens without a network; all but `body`, which is HTML, are escaped."""
+    texts = {"title": escape(title), "about": escape(about), "headline": escape(headline)}
+    return read_template("page.html").substitute(texts, body=body.strip())
 
 
 def _say_limits(advice: Advice) -> str:
@@ -194,19 +207,19 @@ def _draw_step(advice: Advice) -> str:
         rows.append(_row_of_step(name, was, now, changed, longest))
     rows.append(_row_of_step("one step", before.total_s(), after.total_s(), changed, 0.0))
     heads = ["of each step", "your script", *(["advised"] if changed else []), ""]
-    head = "".join(f"<th{_NUMBER if index in (1, 2) else ''}>{text}</th>" for index, text in enumerate(heads))
+    head = "".join(f"<th{NUMBER if index in (1, 2) else ''}>{text}</th>" for index, text in enumerate(heads))
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
 
 
 def _row_of_step(name: str, was: float | None, now: float | None, changed: bool, longest: float) -> str:
     bars = [("was", was), *([("now", now)] if changed else [])]
     drawn = "".join(
-        f'<rect class="{kind}" x="0" y="{index * 9}" height="7" width="{(seconds or 0.0) / longest * _SCALE:.0f}"/>'
+        f'<rect class="{kind}" x="0" y="{index * 9}" height="7" width="{(seconds or 0.0) / longest * SCALE:.0f}"/>'
         for index, (kind, seconds) in enumerate(bars)
         if longest > 0
     )
-    figures = "".join(f"<td{_NUMBER}>{_ms(seconds)}</td>" for _, seconds in bars)
-    chart = f'<svg viewBox="0 0 {_SCALE:.0f} 18" aria-hidden="true">{drawn}</svg>' if drawn else ""
+    figures = "".join(f"<td{NUMBER}>{_ms(seconds)}</td>" for _, seconds in bars)
+    chart = f'<svg viewBox="0 0 {SCALE:.0f} 18" aria-hidden="true">{drawn}</svg>' if drawn else ""
     return f"<tr><td>{name}</td>{figures}<td>{chart}</td></tr>"
 
 
@@ -215,10 +228,10 @@ def _list_ladder(advice: Advice) -> str:
     told = []
     for rung in advice.list_rungs():
         told.append(f"--allow {rung.effect}: {rung.sentence} {rung.caveat}".rstrip())
-    return _list_sentences("What more would cost", told)
+    return list_sentences("What more would cost", told)
 
 
-def _list_sentences(title: str, sentences: Iterable[str]) -> str:
+def list_sentences(title: str, sentences: Iterable[str]) -> str:
     """Return a titled list; empty without sentences."""
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f"<h2>{escape(title)}</h2><ul>{items}</ul>" if items else ""
@@ -242,7 +255,7 @@ def _tabulate_tried(job: Job, history: JobHistory) -> str:
         for trial in trials
     )
     head = (
-        f"<tr><th{_NUMBER}>trial</th><th{_NUMBER}>{job.rate_unit}</th><th>95 % interval</th><th{_NUMBER}>gain</th>"
+        f"<tr><th{NUMBER}>trial</th><th{NUMBER}>{job.rate_unit}</th><th>95 % interval</th><th{NUMBER}>gain</th>"
         "<th>strategy</th><th>how it ended</th></tr>"
     )
     note = (
@@ -265,18 +278,18 @@ def _row_of_trial(trial: Trial, found: Estimate | None, gained: SoFar | None, mo
         rate = f"{found.samples_per_s:.4g} ± {found.half_width:.2g}"
         gain = gained.likely if gained is not None and trial.changes else ""
         low, likely, high = (
-            max(0.0, value) / most * _SCALE
+            max(0.0, value) / most * SCALE
             for value in (found.samples_per_s - found.half_width, found.samples_per_s,
                           found.samples_per_s + found.half_width)
         )  # fmt: skip
         kind = "now" if trial.changes else "was"
         chart = (
-            f'<svg viewBox="0 0 {_SCALE:.0f} 18" aria-hidden="true"><g class="{kind}">'
+            f'<svg viewBox="0 0 {SCALE:.0f} 18" aria-hidden="true"><g class="{kind}">'
             f'<line x1="{low:.1f}" x2="{high:.1f}" y1="9" y2="9" stroke="var(--fill)" stroke-width="3"/>'
             f'<circle class="p" cx="{likely:.1f}" cy="9" r="4"/></g></svg>'
         )
     return (
-        f"<tr><td{_NUMBER}>{trial.number}</td><td{_NUMBER}>{rate}</td><td>{chart}</td><td{_NUMBER}>{gain}</td>"
+        f"<tr><td{NUMBER}>{trial.number}</td><td{NUMBER}>{rate}</td><td>{chart}</td><td{NUMBER}>{gain}</td>"
         f"<td class='text'>{escape(changes)}</td><td class='text'>{escape(ended)}</td></tr>"
     )
 

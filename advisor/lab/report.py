@@ -27,7 +27,7 @@ def render_status(lab: Lab) -> str:
 
 def render_report(lab: Lab) -> str:
     """Return the lab as a page in Markdown."""
-    opened, told = lab.opened, describe_lab(lab)
+    opened = lab.opened
     lines = [
         f"# Lab {opened.lab}",
         "",
@@ -36,39 +36,60 @@ def render_report(lab: Lab) -> str:
         f"Baseline at the start: `{opened.baseline.command}`. Today: `{lab.baseline.command}`"
         + (f" in `{lab.baseline.folder}`." if lab.baseline.folder != opened.baseline.folder else "."),
         "",
-        f"{told.ideas} ideas were raced in {opened.minutes - told.minutes_left:.1f} of {opened.minutes:g} minutes, "
-        f"{len(told.told)} told a gain, {len(told.adopted)} "
-        f"{'were' if len(told.adopted) != 1 else 'was'} adopted.",
+        say_counts(lab),
         "",
         "| race | idea | by | B against the baseline (95 % CI) | answer | error | minutes |",
         "|---|---|---|---|---|---|---|",
-        *(_row(lab, race) for race in lab.started.values()),
+        *(f"| {' | '.join(map(_escape, list_cells(lab, race)))} |" for race in lab.started.values()),
         "",
-        _say_brought(lab),
+        say_brought(lab),
     ]
-    for number, end in lab.ended.items():
-        differences = end.answer.differences if end.answer else ()
-        if differences or end.failure:
-            seen = " ".join(one.sentence for one in differences) or end.failure
-            lines += ["", f"Race {number}: {seen}"]
+    for sentence in list_seen(lab):
+        lines += ["", sentence]
     return "\n".join(lines) + "\n"
 
 
-def _row(lab: Lab, race: Started) -> str:
+def say_counts(lab: Lab) -> str:
+    """Return how many ideas were raced, told and adopted."""
+    told, minutes = describe_lab(lab), lab.opened.minutes
+    return (
+        f"{told.ideas} ideas were raced in {minutes - told.minutes_left:.1f} of {minutes:g} minutes, "
+        f"{len(told.told)} told a gain, {len(told.adopted)} {'were' if len(told.adopted) != 1 else 'was'} adopted."
+    )
+
+
+def list_cells(lab: Lab, race: Started) -> tuple[str, ...]:
+    """Return number, idea, asker, interval, answer, error spent and minutes of a race, as plain text."""
     end = lab.ended.get(race.race)
     answer = end.answer if end else None
     gain = answer.gain if answer else None
-    ratio = spell_range(gain.likely, gain.low, gain.high) if gain else "not measured"
-    adopted = {event.race for event in lab.adopted}
     verdict = "no end" if end is None else answer.verdict.value if answer else "failed"
     if end is not None and end.is_told:
-        verdict = "**gain**, adopted" if race.race in adopted else "**gain**"
-    spent = spell_share(race.spent, 2) if race.spent else "none"
-    took = f"{answer.cost.wall_s / 60:.1f}" if answer else f"{race.minutes:g} asked"
-    return f"| {race.race} | {_escape(race.idea)} | {_escape(race.by)} | {ratio} | {verdict} | {spent} | {took} |"
+        verdict = "gain, adopted" if race.race in describe_lab(lab).adopted else "gain"
+    return (
+        str(race.race),
+        race.idea,
+        race.by,
+        spell_range(gain.likely, gain.low, gain.high) if gain else "not measured",
+        verdict,
+        spell_share(race.spent, 2) if race.spent else "none",
+        f"{answer.cost.wall_s / 60:.1f}" if answer else f"{race.minutes:g} asked",
+    )
 
 
-def _say_brought(lab: Lab) -> str:
+def list_seen(lab: Lab) -> list[str]:
+    """Return of each race what else differed, or why it has no answer."""
+    seen = []
+    for number, end in lab.ended.items():
+        differences = end.answer.differences if end.answer else ()
+        if differences or end.failure:
+            told = " ".join(one.sentence for one in differences) or end.failure
+            seen.append(f"Race {number}: {told}")
+    return seen
+
+
+def say_brought(lab: Lab) -> str:
+    """Return what the adopted changes bring together, as far as it was measured."""
     measured = [
         end.answer
         for number, end in lab.ended.items()

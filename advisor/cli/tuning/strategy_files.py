@@ -82,8 +82,8 @@ def write_files(contents: Mapping[str, bytes], directory: Path) -> list[Path]:
     except OSError as error:
         raise CommandFailed(
             Exit.INTERNAL,
-            f"The strategy's files cannot be written: {error}.",
-            "Write them elsewhere: advisor export last -o DIRECTORY",
+            f"{', '.join(contents)} cannot be written: {error}.",
+            "Name another place: --output, -o",
         ) from error
     return written
 

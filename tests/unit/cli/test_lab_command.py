@@ -65,3 +65,14 @@ def test_what_verified_a_gain_again_is_no_idea_to_adopt(tmp_path: Path) -> None:
     code, told = call("adopt", "1", "--lab", str(tmp_path))
     assert code == 2
     assert "raced no idea of its own (once more: no pause)" in " ".join(told.split())
+
+
+def test_report_is_written_as_its_file_name_says(tmp_path: Path) -> None:
+    assert call("open", "--lab", str(tmp_path), "torchrun train.py")[0] == 0
+    for name, begin in (("lab.html", "<!doctype html>"), ("lab.md", "# Lab "), ("lab.txt", "# Lab ")):
+        path = tmp_path / "new" / name
+        assert call("report", "--lab", str(tmp_path), "-o", str(path))[0] == 0
+        assert path.read_text().startswith(begin)
+    code, told = call("report", "--lab", str(tmp_path), "-o", str(tmp_path / "new" / "lab.md" / "x.html"))
+    assert code == 1
+    assert "x.html cannot be written" in " ".join(told.split())

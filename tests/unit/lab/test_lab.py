@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from advisor.answers.lab_page import write_lab_page
 from advisor.lab.ledger import Ledger, LedgerFault
 from advisor.lab.report import render_report, render_status
 from advisor.lab.rules import Lab, describe_lab, error_of, judge, place_race, share_of
@@ -98,10 +100,35 @@ def test_a_gain_is_told_adopted_and_reported(tmp_path: Path) -> None:
     ]
     assert lab.next_error == pytest.approx(error_of(2, 4, 0.05, told=1))
     page = render_report(lab)
-    assert "| 1 | no pause | maria | +2.0 … +8.0 % | **gain**, adopted | 1.00 % | 2.0 |" in page
+    assert "| 1 | no pause | maria | +2.0 … +8.0 % | gain, adopted | 1.00 % | 2.0 |" in page
     assert "advisor lab report --measure" in page
     assert "56 of 60 minutes left" in render_status(lab)
     assert "by maria: So. Adopted." in render_status(lab)
+
+
+def test_page_draws_what_was_measured_and_keeps_hostile_text_as_text(tmp_path: Path) -> None:
+    ledger = open_lab(tmp_path)
+    unknown = answer(Verdict.UNDECIDED).model_copy(update={"gain": None})
+    for number, found in enumerate((answer(), answer(Verdict.UNDECIDED), unknown), 1):
+        ledger.append(NOW, start(f"<script>{number}</script> $body | & so"))
+        ledger.append(NOW, end(number, found, is_told=number == 1))
+    page = write_lab_page(ledger.append(NOW, start("under way")))
+    assert not re.search(r"(src|href)=|https?:|url\(|<script", page)
+    assert "&lt;script&gt;1&lt;/script&gt; $body | &amp; so" in page
+    # Those with an interval alone are drawn, and in colour what was told.
+    assert re.findall(r'<g class="(now|was)">', page) == ["now", "was"]
+    assert "<h1>4 ideas were raced in 16.0 of 60 minutes, 1 told a gain, 0 were adopted.</h1>" in page
+
+
+@pytest.mark.parametrize("low", [0.4, 0.97, 1.5])
+def test_page_draws_no_interval_outside_of_its_chart(tmp_path: Path, low: float) -> None:
+    ledger = open_lab(tmp_path)
+    gain = Gain(low=low, likely=1.1 * low, high=1.2 * low, rounds=0, launches=4)
+    ledger.append(NOW, start())
+    lab = ledger.append(NOW, end(1, answer().model_copy(update={"gain": gain}), is_told=True))
+    places = re.findall(r'(?:x1|x2|cx)="(.+?)"', write_lab_page(lab))
+    assert len(places) == 5
+    assert all(0.0 <= float(place) <= 200.0 for place in places)
 
 
 def test_other_work_and_a_changed_baseline_tell_no_gain(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from advisor.answers.lab_page import write_lab_page
 from advisor.cli.commands.measuring.race import describe
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import ByOption, JsonOption, MinutesOption, QuietOption, VerboseOption, screen_of
 from advisor.cli.tuning.lab_race import is_confirmed, name_asker, resume_race, verify_race
+from advisor.cli.tuning.strategy_files import write_files
 from advisor.cli.tuning.two_sides import Side
 from advisor.lab.ledger import Ledger
 from advisor.lab.report import render_report, render_status
@@ -163,13 +165,17 @@ def report(
     ] = False,
     minutes: MinutesOption = 10.0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the page to this file.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write it to this file, as HTML where it ends in .html."),
     ] = None,
     by: ByOption = "",
     lab: LabOption = Path(),
     quiet: QuietOption = False,  # noqa: ARG001 - its callback tells the screen
 ) -> None:  # fmt: skip
-    """Print the lab as a page in Markdown: promise, ideas, intervals, what was adopted, and what it brought."""
+    """Print the lab as a page in Markdown, or write it: promise, ideas, intervals, what was adopted and brought.
+
+    advisor lab report -o lab.html
+    """
     screen, ledger = screen_of(context), Ledger(lab)
     if measure:
         if not ledger.read().adopted:
@@ -179,12 +185,13 @@ def report(
                 "Leave --measure out.",
             )
         verify_race(ledger, 0, Purpose.MEASURE, by or name_asker(), minutes, screen)
-    page = render_report(ledger.read())
+    known = ledger.read()
     if output is None:
-        screen.print_text(page)
-    else:
-        output.write_text(page)
-        screen.tell(f"Written: {output}")
+        screen.print_text(render_report(known))
+        return
+    page = write_lab_page(known) if output.suffix in (".html", ".htm") else render_report(known)
+    written = write_files({output.name: page.encode()}, output.parent)[0]
+    screen.tell(f"Written: {written}")
 
 
 def _conclude(context: typer.Context, ledger: Ledger, answer: RaceAnswer) -> None:
