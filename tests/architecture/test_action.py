@@ -18,7 +18,7 @@ if sys.argv[1:2] == ["-c"]:
 else:
     with open(os.environ["TYPED"], "w") as file:
         json.dump(sys.argv[1:], file)
-    print(os.environ["PRINTED"])
+    print(os.environ["PRINTED"], end="")
     sys.exit(int(os.environ["CODE"]))
 """
 
@@ -76,15 +76,27 @@ def test_words_are_those_that_the_command_takes(measure, inputs: dict[str, str])
 @pytest.mark.parametrize(
     ("code", "printed", "verdict", "gain"),
     [
-        (0, '{"gain": {"likely": 1.01}}', "passed", "1.01"),
+        (0, '{"gain": {"likely": 1.2505003366834686}}', "passed", "1.251"),
         (104, '{"gain": {"ratio": 0.9}}', "regression", "0.9"),
         (105, '{"gain": null}', "no verdict", ""),
-        (100, "", "no verdict", ""),
+        (3, "", "not measured", ""),
+        (100, "", "not measured", ""),
     ],
 )
 def test_step_ends_as_the_command_did_and_says_what_that_means(
-    measure, code: int, printed: str, verdict: str, gain: str
+    measure,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    code: int,
+    printed: str,
+    verdict: str,
+    gain: str,
 ) -> None:
+    (tmp_path / "advisor-junit.xml").write_text("of an earlier job")
     ended, _, told = measure(code, printed, a="torchrun a.py", b="torchrun b.py")
     assert ended == code
     assert told == {"verdict": verdict, "gain": gain}
+    assert not (tmp_path / "advisor-junit.xml").exists()
+    # Where the command has an answer it writes the summary itself.
+    assert (tmp_path / "summary.md").exists() == (verdict == "not measured")
+    assert capfd.readouterr().err == ""
