@@ -381,6 +381,7 @@ AUTOCAST_ON = Private(
     "torch.amp.autocast_mode:autocast", "_enabled", "see in which number format the script computes"
 )
 REPEATED = Private("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator", "keep activations")
+REPEATED_IMPL = Private("torch.utils.checkpoint", f"{REPEATED.name}_impl", REPEATED.use, (2, 14))
 VERSION = Private("torch._C:_TensorBase|torch._C:TensorBase", "_version", "see what a forward changes")
 BATCH_NORM = Private("torch.nn.modules.batchnorm", "_BatchNorm", "find batch norms")
 CONVOLUTION = Private("torch.nn.modules.conv", "_ConvNd", "find convolutions")

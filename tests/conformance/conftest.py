@@ -66,21 +66,28 @@ def provide_environment(
 
 @pytest.fixture(scope="session")
 def deepspeed_python() -> Path:
-    """Give the Python that has DeepSpeed beside this environment's torch.
+    """Give the Python that has DeepSpeed beside this environment's torch: this one where it has it itself.
 
     What DeepSpeed compiles at its first start is compiled here. In a test that takes minutes on a busy machine, and
     whoever is ended over it leaves a lock file behind, for which all later starts wait without end.
     """
-    os.environ["TORCH_EXTENSIONS_DIR"] = str(ENVIRONMENTS / "deepspeed" / "extensions")
+    own = importlib.util.find_spec("deepspeed") is not None
+    place = Path(sys.prefix) if own else ENVIRONMENTS / "deepspeed"
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(place / "extensions")
     cpu = "import os; os.environ['DS_ACCELERATOR'] = 'cpu'"
     compiles = f"{cpu}; from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load()"
+    if own:
+        subprocess.run([sys.executable, "-c", compiles], check=True, timeout=PIP_TIMEOUT_S)
+        return Path(sys.executable)
     requirements = HERE / "requirements-deepspeed.txt"
     return provide_environment("deepspeed", requirements, beside=sys.prefix, prepare=("-c", compiles))
 
 
 @pytest.fixture(scope="session")
 def trl_python() -> Path:
-    """Give the Python that has TRL beside this environment's packages."""
+    """Give the Python that has TRL beside this environment's packages: this one where it has it itself."""
+    if importlib.util.find_spec("trl"):
+        return Path(sys.executable)
     return provide_environment("trl", HERE / "requirements-trl.txt", beside=sys.prefix)
 
 

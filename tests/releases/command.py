@@ -17,11 +17,20 @@ from typing import Any
 from tests.releases.environment import FRAMEWORKS, ROOT, Environment, NotInstallable, provide, remove
 from tests.releases.newest import ask_registry, find_lag
 from tests.releases.page import describe, find_faults, read_release
+from tests.releases.trials import TRIALS
 
 RELEASES = ("2.6.0", "2.9.1", "2.12.1", "2.13.0", "2.14.1")
 FIGURES = ROOT / "docs" / "results" / "torch_releases.json"
 RUNTIME_TESTS = "tests/distributed/runtime"
-SUITE = ("bit_check", "knobs", "training_knobs", "sharded_knobs", "production", "compiled_scripts")
+SUITE = (
+    "bit_check",
+    "knobs",
+    "training_knobs",
+    "sharded_knobs",
+    "production",
+    "compiled_scripts",
+    "recomputation",
+)
 """The files of the runtime's suite that ask what is in force and whether the bits are the same."""
 ADVISED = {"fuse_grad_size_in_MB": 0.0625, "nccl_comm_num": 2}
 SCRIPTS = {
@@ -32,14 +41,26 @@ SCRIPTS = {
 LONGEST_S = 900
 
 
-def check_release(release: str, parts: Sequence[str], *, keep: bool) -> dict[str, Any]:
-    """These parts in one release; the figures and the page are written after each. Raises NotInstallable."""
+def check_release(
+    release: str, parts: Sequence[str], *, keep: bool, knobs: Sequence[str] = ()
+) -> dict[str, Any]:
+    """These parts in one release; the figures and the page are written after each. Raises NotInstallable.
+
+    Where knobs are named, those alone are tried again, and the others' figures stay as they are.
+    """
     environment = provide(release)
     found = _read_figures().get(release, {})
     minutes = found.setdefault("minutes", {})
-    found["date"] = datetime.now(UTC).date().isoformat()
+    today = datetime.now(UTC).date().isoformat()
     try:
         with tempfile.TemporaryDirectory() as place:
+            if knobs:
+                told = _try_knobs(environment, Path(place), knobs)
+                together = {**found.get("knobs", {}), **told["knobs"]}
+                found = {"date": today, **found, **told, "knobs": together}
+                _write_figures(release, found)
+                return found
+            found["date"] = today
             for name in parts:
                 start = time.monotonic()
                 found.update(PARTS[name](environment, Path(place)))
@@ -72,9 +93,9 @@ def _run(
     )  # fmt: skip
 
 
-def _try_knobs(environment: Environment, place: Path) -> dict[str, Any]:
+def _try_knobs(environment: Environment, place: Path, knobs: Sequence[str] = ()) -> dict[str, Any]:
     output = place / "knobs.json"
-    done = _run(environment, ["-m", "tests.releases.trials", str(output)])
+    done = _run(environment, ["-m", "tests.releases.trials", str(output), *knobs])
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
     found: dict[str, Any] = json.loads(output.read_text())
@@ -158,6 +179,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.releases", description=__doc__)
     parser.add_argument("releases", nargs="*", default=list(RELEASES), metavar="RELEASE", help="2.14.1, say")
     parser.add_argument("--only", default=",".join(PARTS), metavar="PART,…", help="these parts of it")
+    parser.add_argument("--knob", action="append", default=[], help="only this knob again (may be repeated)")
     parser.add_argument(
         "--newest", action="store_true", help="only say whether the page lags behind the registry"
     )
@@ -165,13 +187,15 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     if unknown := sorted({*given.only.split(",")} - {*PARTS}):
         parser.error(f"--only: there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    if unknown := sorted({*given.knob} - {trial.knob for trial in TRIALS}):
+        parser.error(f"--knob: tests/releases/trials.py tries no knob {unknown[0]!r}")
     if given.newest:
         return _say_newest()
     code = 0
     for release in given.releases:
         print(f"torch {release}", flush=True)
         try:
-            found = check_release(release, given.only.split(","), keep=given.keep)
+            found = check_release(release, given.only.split(","), keep=given.keep, knobs=given.knob)
         except NotInstallable as reason:
             print(reason, file=sys.stderr)
             code = 1

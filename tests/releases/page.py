@@ -15,8 +15,8 @@ minutes are those of the machine as it was. *Not tried*: nothing came of it yet,
   gradients or its process; *by its proof* where a script cannot see it. **=** every loss and every parameter of every
   step has the bits of the training without it.
 * **refused**: the runtime said why not; the sentences stand below. **absent**: this torch has nothing that does it.
-* **SILENT**, **BROKEN** and **OTHER BITS** are faults: proved and not seen; a training that failed; an exact knob that
-  computes something else.
+* **SILENT**, **BROKEN** and **OTHER BITS** are faults: proved and not seen; a training that failed, or a refusal
+  where the script has all that it takes; an exact knob that computes something else.
 """
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.utils.checkpoint as checkpointing
 
 from .. import current
-from ..private_torch import REPEATED
+from ..private_torch import REPEATED, REPEATED_IMPL
 
 
 def patch_recomputation(is_compiling: Callable[[], bool]) -> None:
@@ -26,10 +26,34 @@ def patch_recomputation(is_compiling: Callable[[], bool]) -> None:
 
 
 def _patch_generator(is_compiling: Callable[[], bool]) -> None:
-    original = REPEATED.find(checkpointing)
-    if original is None:
-        return  # nothing of it is seen, and the knob is refused
+    if REPEATED_IMPL.is_in(checkpointing):
+        # From torch 2.14 on the older name is kept for others only, and ends here as well.
+        REPEATED_IMPL.set(checkpointing, _enter_by_name(REPEATED_IMPL.of(checkpointing), is_compiling))
+    elif REPEATED.is_in(checkpointing):
+        REPEATED.set(checkpointing, _enter_by_place(REPEATED.of(checkpointing), is_compiling))
 
+
+def _enter_by_name(original: Any, is_compiling: Callable[[], bool]) -> Any:
+    @functools.wraps(original)
+    def enter(
+        function: Any,
+        args: Any,
+        kwargs: Any,
+        *,
+        preserve_rng_state: bool = True,
+        context_fn: Any = checkpointing.noop_context_fn,
+        **options: Any,
+    ) -> Any:
+        told = _tell(function, preserve_rng_state, is_compiling)
+        if told is None:
+            return _keep(context_fn)
+        options.update(preserve_rng_state=preserve_rng_state, context_fn=context_fn)
+        return original(told, args, kwargs, **options)
+
+    return enter
+
+
+def _enter_by_place(original: Any, is_compiling: Callable[[], bool]) -> Any:
     @functools.wraps(original)
     def enter(
         function: Any,
@@ -38,11 +62,16 @@ def _patch_generator(is_compiling: Callable[[], bool]) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        runtime = None if is_compiling() else current.current_runtime
-        told = function if runtime is None else runtime.checkpoint(function, preserves, False)
+        told = _tell(function, preserves, is_compiling)
         return _keep(contexts) if told is None else original(told, preserves, contexts, *args, **kwargs)
 
-    REPEATED.set(checkpointing, enter)
+    return enter
+
+
+def _tell(function: Any, preserves: bool, is_compiling: Callable[[], bool]) -> Any:
+    """What torch is to call again in the backward pass; None where its activations are to be kept."""
+    runtime = None if is_compiling() else current.current_runtime
+    return function if runtime is None else runtime.checkpoint(function, preserves, False)
 
 
 def _keep(contexts: Callable[[], Any]) -> Iterator[None]:

@@ -32,3 +32,9 @@ def test_where_no_registry_answers_it_is_said_and_nothing_fails(
         monkeypatch.delenv(name, raising=False)
     assert main(["--newest"]) == 0
     assert "No registry answered" in capsys.readouterr().out
+
+
+def test_a_knob_that_is_not_tried_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["2.13.0", "--knob", "none_such"])
+    assert "--knob: tests/releases/trials.py tries no knob 'none_such'" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The page of torch's releases: what is a fault, and how each answer is told."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,13 +40,17 @@ TRIAL = Trial("num_threads", 2, {}, {"threads": 2})
 PROVED = {"num_threads": "torch.get_num_threads() is 2."}
 
 
+def test_a_refusal_is_a_fault_unless_it_is_right() -> None:
+    assert judge(replace(TRIAL, refusable=True), train({}), train({}))["state"] == "refused"
+
+
 @pytest.mark.parametrize(
     ("under", "cell", "is_fault"),
     [
         (train(PROVED, threads=2), "in force =", False),
         (train(PROVED), "SILENT", True),
         (train(PROVED, threads=2, loss=-1), "OTHER BITS", True),
-        (train({}), "refused", False),
+        (train({}), "BROKEN", True),
         (train({}, code=1), "BROKEN", True),
         ({**train({}), "told": {"in_force": {}, "missing": {}}}, "BROKEN", True),
     ],

@@ -32,10 +32,9 @@ BOTH_WAYS = pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "r
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recomputation]:
-    for owner, name in (
-        (checkpointing, private_torch.REPEATED.name),
-        (checkpointing.CheckpointFunction, "apply"),
-    ):
+    ends = [each.name for each in (private_torch.REPEATED, private_torch.REPEATED_IMPL)]
+    patched = [(checkpointing, name) for name in ends if hasattr(checkpointing, name)]
+    for owner, name in (*patched, (checkpointing.CheckpointFunction, "apply")):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     patch_recomputation(lambda: False)
     found = Recomputation()
@@ -111,6 +110,16 @@ def test_it_is_refused_where_memory_has_no_room_and_says_how_much_is_missing(see
     assert lever.list_refusals(training) == {}
     seen.kept_bytes = 2**60
     assert "take about 1.07e+09 GiB more" in lever.list_refusals(training)[KNOB]
+
+
+def test_a_torch_that_ends_elsewhere_is_named_and_the_script_is_not_blamed(
+    seen: Recomputation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (private_torch.REPEATED.name, private_torch.REPEATED_IMPL.name):
+        monkeypatch.delattr(checkpointing, name, raising=False)
+    refusal = ActivationCheckpointing(seen, CPU).list_refusals(Training([], []))[KNOB]
+    assert private_torch.REPEATED.name in refusal
+    assert "keep activations" in refusal
 
 
 def test_a_value_that_is_none_and_steps_without_a_call_prove_nothing(seen: Recomputation) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, Dict, Mapping, Optional
 
 import torch
+import torch.utils.checkpoint as checkpointing
 
 from ...observe.memory import count_room_at_peak
 from ...observe.recomputation import Recomputation
+from ...private_torch import REPEATED, REPEATED_IMPL
 from ..lever import Evidence, Lever, Training, read_switch
 
 KNOB = "activation_checkpointing"
@@ -36,6 +38,8 @@ class ActivationCheckpointing(Lever):
     def _explain_needed(self, training: Training) -> Optional[str]:
         seen = self._recomputation
         if not seen.was_seen:
+            if not any(name.is_in(checkpointing) for name in (REPEATED, REPEATED_IMPL)):
+                return REPEATED.explain_missing()
             return "The script computes no activation again in its backward pass: there is nothing to keep instead."
         if seen.reasons:
             return f"What the script computes again must be computed again: {' and '.join(seen.reasons)}."
