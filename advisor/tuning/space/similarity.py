@@ -96,10 +96,10 @@ def choose_earlier(job: Job, finished: Iterable[tuple[Job, Advice]]) -> tuple[Ea
 
     A job counts with the strategy that it advised, or with the fastest one that it confirmed on a rung that this job
     allows. Of equal strategies only that of the job that is most alike stays. Sentences about jobs of another owner
-    hold numbers, never names.
+    hold numbers, never names. A job that holds one strategy against the script tries no others, and has none.
     """
     mine = take_fingerprint(job)
-    if mine is None:
+    if mine is None or job.spec.verify:
         return ()
     found: list[EarlierJob] = []
     for other, advice in finished:

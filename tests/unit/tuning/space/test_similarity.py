@@ -126,6 +126,12 @@ def test_equal_strategies_are_told_once() -> None:
     assert [earlier.job_id for earlier in choose_earlier(mine(), rows)] == ["a"]
 
 
+def test_job_that_verifies_one_strategy_is_told_no_others() -> None:
+    row = finished("a", {"num_threads": 2})
+    assert choose_earlier(mine(), [row])
+    assert choose_earlier(mine(spec=make_spec(verify=row[1].changes)), [row]) == ()
+
+
 def test_strategy_of_a_rung_that_is_not_allowed_gives_way_to_the_one_below() -> None:
     job, advice = finished("old", {"fp16_allreduce": True}, ratio=1.8)
     below = RungAdvice(
