@@ -33,7 +33,8 @@ _PLACES = {
     Place.ENVIRONMENT: ("Environment", "Variables that a training process reads when it starts."),
     Place.DATA_READING: (
         "Data reading",
-        "Arguments of the training DataLoader; the documents read with DALI instead, which a trial does not touch.",
+        "Arguments of the training DataLoader; the documents read with DALI instead, which a trial does not touch, nor "
+        "torchdata's StatefulDataLoader and nodes: what these make a rank wait is timed.",
     ),
     Place.PSERVER: (
         "Parameter server",

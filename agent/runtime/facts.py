@@ -35,8 +35,8 @@ FRAMEWORKS = {
 another one uses stands behind it."""
 
 
-DALI = "nvidia.dali"
-"""NVIDIA's reader, which takes a DataLoader's place."""
+READERS = ("nvidia.dali", "torchdata.nodes")
+"""Modules that are there only where what they read takes a DataLoader's place."""
 
 
 def find_frameworks(modules: Mapping[str, Any]) -> Dict[str, str]:
@@ -48,7 +48,10 @@ def find_frameworks(modules: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def _find_version(name: str, modules: Mapping[str, Any]) -> Dict[str, str]:
-    return {name: str(getattr(modules[name], "__version__", ""))}
+    """By its own module, or the one that it is a part of; nothing where it is not there."""
+    homes = [modules[home] for home in (name, name.partition(".")[0]) if home in modules]
+    found = next((home.__version__ for home in homes if hasattr(home, "__version__")), "")
+    return {name: str(found)} if name in modules else {}
 
 
 def count_gradient_bytes(ddp: Any) -> int:
@@ -113,7 +116,7 @@ def gather_facts(
         "software": {
             **find_frameworks(sys.modules),
             **(_find_version(TORCHREC, sys.modules) if has_tables(modules) else {}),
-            **(_find_version(DALI, sys.modules) if DALI in sys.modules else {}),
+            **{name: found for each in READERS for name, found in _find_version(each, sys.modules).items()},
         },
         "step_time_s_hint": step_time_s,
         "cpu_threads": threads,
@@ -171,4 +174,5 @@ def describe_loader(loader: Any) -> Dict[str, Any]:
         "prefetch_factor": loader.prefetch_factor,
         "pin_memory": bool(loader.pin_memory),
         "iterable": isinstance(loader.dataset, IterableDataset),
+        "stateful": type(loader).__module__.startswith("torchdata.stateful_dataloader"),
     }

@@ -26,8 +26,9 @@ from advisor.protocol.answers.parts import PARTS
 from advisor.protocol.answers.places import find_place, say_kinds
 from advisor.protocol.base import Message
 from advisor.protocol.gains import spell_rate
+from advisor.protocol.knobs.loading import find_reader
 from advisor.protocol.measured.results import BlockResult, Phases
-from advisor.protocol.nodes.cluster import Cluster, Node, spell_memory
+from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node, spell_memory
 from advisor.protocol.training.crowd import find_crowd
 from advisor.protocol.training.launch_command import Command
 from advisor.protocol.training.workload import SAMPLES_PER_S, WorkloadFacts
@@ -180,7 +181,7 @@ def _list_found(
         "input",
         left["data_wait_s"],
         _say_reading(facts),
-        _advise_on_reading(facts, node),
+        _advise_on_reading(facts, node) + _advise_on_decoding(facts),
         "waits for the next batch",
     )
     for name, of in PARTS.items():
@@ -206,6 +207,8 @@ def _find_crowd(left: dict[str, float], facts: WorkloadFacts, node: Node) -> Ite
 
 def _say_reading(facts: WorkloadFacts) -> str:
     who = "the ranks wait for their" if facts.world_size > 1 else "the training waits for its"
+    if reader := find_reader(facts):
+        return f"{who} next batch, which the script reads through {reader.name}"
     if facts.dataloader is None:
         return f"{who} next batch, which the script reads without a DataLoader"
     workers = int(facts.dataloader.get("num_workers") or 0)
@@ -213,6 +216,8 @@ def _say_reading(facts: WorkloadFacts) -> str:
 
 
 def _advise_on_reading(facts: WorkloadFacts, node: Node) -> str:
+    if reader := find_reader(facts):
+        return reader.remedy
     if facts.dataloader is None:
         return "read ahead: DataLoader(…, num_workers=2)"
     workers = int(facts.dataloader.get("num_workers") or 0)
@@ -227,9 +232,16 @@ def _advise_on_reading(facts: WorkloadFacts, node: Node) -> str:
             "by torch.utils.data.get_worker_info()"
         )
     read_ahead = f"num_workers={2 * workers or (1 if is_iterable else min(2, most))}"
+    if facts.dataloader.get("stateful"):
+        return f"StatefulDataLoader(…, {read_ahead}, persistent_workers=True)"
     if "transformers" in facts.software:
         return f"TrainingArguments(…, dataloader_{read_ahead}, dataloader_persistent_workers=True)"
     return f"DataLoader(…, {read_ahead}, persistent_workers=True)"
+
+
+def _advise_on_decoding(facts: WorkloadFacts) -> str:
+    is_elsewhere = facts.device is DeviceKind.CUDA and facts.dataloader is not None
+    return "; images that processors decode: NVIDIA DALI decodes them on the GPU" if is_elsewhere else ""
 
 
 def _tell_more(name: str, result: BlockResult, facts: WorkloadFacts) -> dict[str, str]:

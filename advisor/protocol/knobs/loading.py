@@ -1,14 +1,48 @@
 """The knobs of data reading: the documents read with DALI, here the script's own torch DataLoader reads."""
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.applicability import cuda_needed, refused
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
+from advisor.protocol.training.workload import WorkloadFacts
 
-DALI = "nvidia.dali"
-"""The reader of the documents, as WorkloadFacts.software names it: by its module."""
+
+class Reader(NamedTuple):
+    """What takes a DataLoader's place in the script; all texts are parts of sentences."""
+
+    name: str
+    settings: str
+    """Which it has in place of a DataLoader's."""
+    remedy: str
+    """What makes it faster."""
+
+
+_READERS = {
+    "nvidia.dali": Reader(
+        "NVIDIA DALI",
+        "its pipeline has num_threads and prefetch_queue_depth",
+        "give DALI's pipeline more threads (num_threads) or a longer queue (prefetch_queue_depth), decode on the GPU "
+        "(device='mixed'), or read from faster storage",
+    ),
+    "torchdata.nodes": Reader(
+        "torchdata's nodes",
+        "ParallelMapper has num_workers, and Prefetcher prefetch_factor",
+        "read in a ParallelMapper(…, num_workers=2) in place of a Mapper or with more workers, and ahead by a "
+        "Prefetcher(…, prefetch_factor=2) before the Loader, or read from faster storage",
+    ),
+}
+"""By the module that WorkloadFacts.software names. The documents read with DALI."""
+
+
+def find_reader(facts: WorkloadFacts) -> Reader | None:
+    """Return what the script reads through in place of a DataLoader; None where it is none that is known."""
+    there = (reader for module, reader in _READERS.items() if module in facts.software)
+    return next(there, None) if facts.dataloader is None else None
+
+
 _NEARLY_FULL = 0.85
 """Share of a device's memory from which its allocator begins to look for room."""
 _MOST_WORKERS = 16
@@ -22,8 +56,8 @@ def _cpus_per_rank(context: KnobContext) -> int:
 
 def _loader_needed(name: str) -> Callable[[KnobContext], str | None]:
     def unavailable_because(context: KnobContext) -> str | None:
-        if DALI in context.facts.software:
-            return "The script reads with NVIDIA DALI: its pipeline has num_threads and prefetch_queue_depth instead."
+        if reader := find_reader(context.facts):
+            return f"The script reads through {reader.name}: {reader.settings} instead."
         if context.facts.dataloader is None:
             return "The script reads no batches through a torch DataLoader."
         return refused(context, name)

@@ -4,7 +4,7 @@ from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.answers.found_between_ranks import say_exchanges
 from advisor.protocol.answers.parts import PARTS
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.knobs.loading import DALI
+from advisor.protocol.knobs.loading import find_reader
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Trial
 from advisor.protocol.nodes.cluster import DeviceKind
@@ -85,11 +85,8 @@ def _advise_on_reading(facts: WorkloadFacts | None, chosen: Trial | None, host_c
     plainly = "give the DataLoader more workers, or read from faster storage"
     if facts is None:
         return plainly
-    if DALI in facts.software:
-        return (
-            "give DALI's pipeline more threads (num_threads) or a longer queue (prefetch_queue_depth), decode on the "
-            "GPU (device='mixed'), or read from faster storage"
-        )
+    if reader := find_reader(facts):
+        return reader.remedy
     workers = int((facts.dataloader or {}).get("num_workers") or 0)
     if chosen is not None:
         workers = int(chosen.changes.get("loader_num_workers", workers))

@@ -15,6 +15,8 @@ _LESS = 0.05
 """Share by which B has to do less."""
 _ERRORS = 3.0
 """Standard errors of that difference beyond which it is none of the batches' lengths."""
+_FEWER_NUMBERS = 0.25
+"""Share by which fewer single numbers have to be trained: units that no sample reaches come and go."""
 _FEWER_RANDOM = 0.25
 """Share by which B has to draw fewer random numbers: layers that are left out by dice vary as well."""
 _MORE_REPEATED = 0.25
@@ -39,9 +41,9 @@ def list_lesser_steps(blocks_a: Sequence[Block], blocks_b: Sequence[Block]) -> I
             )  # fmt: skip
         return
     yield from _compare_operations(results_a, results_b)
-    for read, sentence in _SHARES:
+    for read, less, sentence in _SHARES:
         share_a, share_b = (fmean(map(read, works)) for works in (work_a, work_b))
-        if share_b < (1.0 - _LESS) * share_a:
+        if share_b < (1.0 - less) * share_a:
             yield tell_difference(
                 "learning", spell_share(share_a, 0), spell_share(share_b, 0), sentence, is_other_work=True
             )  # fmt: skip
@@ -69,12 +71,23 @@ def list_lesser_steps(blocks_a: Sequence[Block], blocks_b: Sequence[Block]) -> I
         )  # fmt: skip
 
 
-_SHARES: tuple[tuple[Callable[[StepWork], float], str], ...] = (
+_SHARES: tuple[tuple[Callable[[StepWork], float], float, str], ...] = (
     (
         lambda work: work.with_gradient,
+        _LESS,
         "Gradients reach {b} of the parameters of B's model, and {a} of A's.",
     ),
-    (lambda work: work.moved, "A step of B changes {b} of its model's parameters, one of A {a}."),
+    (lambda work: work.moved, _LESS, "A step of B changes {b} of its model's parameters, one of A {a}."),
+    (
+        lambda work: work.numbers_with_gradient,
+        _FEWER_NUMBERS,
+        "Of the single numbers of B's parameters {b} have a gradient other than 0, of A's {a}.",
+    ),
+    (
+        lambda work: work.numbers_moved,
+        _FEWER_NUMBERS,
+        "A step of B changes {b} of the single numbers of its parameters, one of A {a}.",
+    ),
 )
 
 

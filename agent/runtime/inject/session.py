@@ -111,10 +111,12 @@ def start_runtime(environment: Environment) -> None:
 def _arm(environment: Environment) -> None:
     from ..levers.computation.convolutions import set_search
     from ..runtime import Runtime
+    from .other_readers import watch_other_readers
     from .patches import install_patches
 
     set_search(environment.cold)
     current.set_current(stand_before(Runtime(environment)))
+    watch_other_readers()
     install_patches()  # once: a process that has trained alone may join a group
 
 

@@ -253,6 +253,10 @@ class StepWork:
     """Share of the parameters, by numbers, whose gradient is there and not all 0 when the optimizer steps."""
     moved: float = 0.0
     """Share of them that a step changes."""
+    numbers_with_gradient: float = 0.0
+    """Share of single numbers whose gradient is not 0, by some numbers of each parameter."""
+    numbers_moved: float = 0.0
+    """Share of single numbers that a step changes, by the same ones."""
     repeated: float = 0.0
     """Share of the batches looked at that some rank's model had been given before."""
     ranks_apart: bool = False

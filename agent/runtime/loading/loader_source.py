@@ -247,15 +247,26 @@ def explain_no_grouping(loader: Any) -> Optional[str]:
     return None
 
 
+_READERS = {
+    "torchdata.stateful_dataloader": "The script reads through torchdata's StatefulDataLoader: the position that it "
+    "saves could not be kept while its batches were read with other settings. Set its arguments by hand.",
+    "torchdata.nodes": "The script reads through torchdata's nodes, a graph of its own: set num_workers of its "
+    "ParallelMapper and prefetch_factor of its Prefetcher by hand.",
+    "nvidia.dali": "The script reads with NVIDIA DALI: set its pipeline's num_threads and prefetch_queue_depth by "
+    "hand.",
+}
+
+
+def explain_own_reader(reader: Any) -> Optional[str]:
+    """Why this loader or iterator cannot be exchanged, where it is of a library whose settings stay as they are."""
+    homes = [kind.__module__ for kind in type(reader).__mro__]
+    return next((why for name, why in _READERS.items() if any(home.startswith(name) for home in homes)), None)
+
+
 def explain_own_iterator(iterator: Any) -> str:
     """Why one that no loader of torch's has made cannot be exchanged."""
     kind = type(iterator)
-    if kind.__module__.startswith("torchdata.stateful_dataloader"):
-        return (
-            "The script reads through torchdata's StatefulDataLoader: the position that it saves could not be kept "
-            "while its batches were read with other settings. Set its arguments by hand."
-        )
-    return (
+    return explain_own_reader(iterator) or (
         f"The script's DataLoader makes iterators of its own ({kind.__module__}.{kind.__qualname__}), which cannot be "
         "exchanged for others. Set its arguments by hand."
     )

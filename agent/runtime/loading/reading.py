@@ -38,6 +38,7 @@ from .loader_source import (
     explain_no_exchange,
     explain_no_grouping,
     explain_own_iterator,
+    explain_own_reader,
     observe_settings,
 )
 from .prefetched import Prefetched
@@ -124,7 +125,7 @@ class Reading:
     def start_epoch(self, loader: Any, iterate: Callable[[Any], Any], for_training: bool = True) -> Any:
         """The script iterates a loader: an iterator with the settings in force, or, where it is not known whether
         training will read it, one with the script's own."""
-        unknown = explain_unknown_loader(loader) or ""
+        unknown = explain_unknown_loader(loader) or explain_own_reader(loader) or ""
         if for_training or not self.unknown:
             self.unknown = unknown
         if unknown:

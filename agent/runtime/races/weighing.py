@@ -23,7 +23,7 @@ from .parts import RankParts
 
 WEIGHED_STEPS = 4
 _DIGESTED = 1024
-"""Numbers of a tensor, evenly spread, that its digest is made of."""
+"""Numbers of a tensor, evenly spread, that its digest is made of; and as many that are looked at one by one."""
 _SEEDED = torch.Tag.nondeterministic_seeded
 
 
@@ -57,10 +57,16 @@ class Weighing(StepListener):
         self._refusal = ""
         self._parameters: List[Any] = []
         self._sums: List[int] = []
+        self._before: List[torch.Tensor] = []
+        """Some numbers of each parameter as the step began."""
         self._has_gradient: List[bool] = []
+        self._reached: List[float] = []
+        """Of each parameter the share of its numbers whose gradient is not 0."""
         self._forwards = self._passes = self._steps = 0
         self._with_gradient: List[float] = []
         self._moved: List[float] = []
+        self._numbers_with_gradient: List[float] = []
+        self._numbers_moved: List[float] = []
         self._operations: List[float] = []
         """Since the first of the weighed steps, at the end of each."""
         self._digests: List[str] = []
@@ -89,6 +95,9 @@ class Weighing(StepListener):
         changed = [one != other for one, other in zip(self._sums, sum_each(self._parameters))]
         self._moved.append(self._share(changed))
         self._with_gradient.append(self._share(self._has_gradient))
+        apart = [(old != new).float() for old, new in zip(self._before, map(_take_some, self._parameters))]
+        self._numbers_moved.append(self._share([float(one.mean()) if one.numel() else 0.0 for one in apart]))
+        self._numbers_with_gradient.append(self._share(self._reached))
         if self._steps == WEIGHED_STEPS:
             self.look_at_batches(False)
             return True
@@ -97,7 +106,9 @@ class Weighing(StepListener):
 
     def _begin_step(self) -> None:
         self._sums = sum_each(self._parameters)
+        self._before = [_take_some(parameter) for parameter in self._parameters]
         self._has_gradient = [False] * len(self._parameters)
+        self._reached = [0.0] * len(self._parameters)
         if self._count is not None:
             self._count.__enter__()
 
@@ -119,15 +130,15 @@ class Weighing(StepListener):
 
     def before_step(self) -> None:
         with torch.no_grad():
-            self._has_gradient = [
-                known or _is_other_than_0(parameter.grad)
-                for known, parameter in zip(self._has_gradient, self._parameters)
-            ]
+            for place, parameter in enumerate(self._parameters):
+                if _is_other_than_0(parameter.grad):
+                    self._has_gradient[place] = True
+                    self._reached[place] = max(self._reached[place], _count_other_than_0(parameter.grad))
 
-    def _share(self, chosen: Sequence[bool]) -> float:
-        """Of all numbers of the parameters, those of the chosen ones."""
+    def _share(self, shares: Sequence[float]) -> float:
+        """Of all numbers of the parameters, where `shares` are those of each parameter."""
         sizes = [int(parameter.numel()) for parameter in self._parameters]
-        return sum(size for size, is_chosen in zip(sizes, chosen) if is_chosen) / max(1, sum(sizes))
+        return sum(size * share for size, share in zip(sizes, shares)) / max(1, sum(sizes))
 
     def _note_given(self, args: Any, kwargs: Any) -> None:
         self._digests.append(digest_given([args, kwargs]))
@@ -153,6 +164,8 @@ class Weighing(StepListener):
             "passes": self._passes / max(1, self._forwards),
             "with_gradient": statistics.fmean(self._with_gradient),
             "moved": statistics.fmean(self._moved),
+            "numbers_with_gradient": statistics.fmean(self._numbers_with_gradient),
+            "numbers_moved": statistics.fmean(self._numbers_moved),
             "digests": self._digests,
         }
 
@@ -162,6 +175,22 @@ def _is_other_than_0(gradient: Optional[torch.Tensor]) -> bool:
         return False
     own = gradient.to_local() if hasattr(gradient, "to_local") else gradient
     return bool((own.coalesce().values() if own.is_sparse else own).any())
+
+
+def _count_other_than_0(gradient: torch.Tensor) -> float:
+    own = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    if own.is_sparse:
+        return float(own.coalesce().values().count_nonzero()) / max(1, int(own.numel()))
+    some = _take_some(own)
+    return float(some.count_nonzero()) / max(1, int(some.numel()))
+
+
+def _take_some(tensor: torch.Tensor) -> torch.Tensor:
+    """At most `_DIGESTED` of its numbers, drawn by dice that always fall alike: no regular choice avoids them."""
+    own = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach().reshape(-1)
+    dice = torch.Generator().manual_seed(0)
+    places = torch.randint(max(1, own.numel()), (min(own.numel(), _DIGESTED),), generator=dice)
+    return own[places.to(own.device)]
 
 
 @untraced
@@ -196,6 +225,8 @@ def merge_work(ranks: Sequence[Optional[Mapping[str, Any]]], bits: Sequence[Bits
         backward_passes=min(rank["passes"] for rank in known),
         with_gradient=min(rank["with_gradient"] for rank in known),
         moved=min(rank["moved"] for rank in known),
+        numbers_with_gradient=min(rank["numbers_with_gradient"] for rank in known),
+        numbers_moved=min(rank["numbers_moved"] for rank in known),
         repeated=1.0 - len(set(digests)) / len(digests) if digests else 0.0,
         ranks_apart=bool(find_apart(bits)),
     )

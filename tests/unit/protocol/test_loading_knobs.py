@@ -32,9 +32,9 @@ def make_context(
     )
 
 
-def reads_with_dali() -> KnobContext:
+def reads_with(module: str) -> KnobContext:
     context = make_context(loader=False)
-    return replace(context, facts=context.facts.model_copy(update={"software": {"nvidia.dali": "1.50.0"}}))
+    return replace(context, facts=context.facts.model_copy(update={"software": {module: "1.50.0"}}))
 
 
 OVERLAPPING = (
@@ -64,8 +64,9 @@ def test_workers_leave_one_cpu_of_a_ranks_share_to_the_training(
     [
         ("loader_num_workers", make_context(), None),
         ("loader_num_workers", make_context(loader=False), "no batches through a torch DataLoader"),
-        ("loader_num_workers", reads_with_dali(), "prefetch_queue_depth"),
-        ("loader_pin_memory", reads_with_dali(), "NVIDIA DALI"),
+        ("loader_num_workers", reads_with("nvidia.dali"), "prefetch_queue_depth"),
+        ("loader_pin_memory", reads_with("nvidia.dali"), "NVIDIA DALI"),
+        ("loader_num_workers", reads_with("torchdata.nodes"), "ParallelMapper has num_workers"),
         ("loader_pin_memory", make_context(), None),
         ("loader_pin_memory", make_context(device=DeviceKind.CPU), "a matter of GPUs"),
         ("loader_persistent_workers", make_context(), "cannot be measured in a trial"),

@@ -138,6 +138,8 @@ WORK = StepWork(
     backward_passes=1.0,
     with_gradient=1.0,
     moved=1.0,
+    numbers_with_gradient=0.6,
+    numbers_moved=1.0,
 )
 
 
@@ -148,6 +150,8 @@ WORK = StepWork(
         ("format", {"number_format": "bfloat16"}),
         ("learning", {"with_gradient": 0.9}),
         ("learning", {"moved": 0.0}),
+        ("learning", {"numbers_with_gradient": 0.06}),
+        ("learning", {"numbers_moved": 0.1}),
         ("backward", {"backward_passes": 0.5}),
         ("exchange", {"ranks_apart": True}),
     ],
@@ -164,6 +168,8 @@ def test_what_varies_from_step_to_step_is_no_difference() -> None:
     assert answer(of_a={"work": WORK}, work=WORK).is_like_for_like
     varied = replace(WORK, operations=(1300.0, 1700.0))
     assert answer(of_a={"work": WORK}, work=varied).is_like_for_like
+    unreached = replace(WORK, numbers_with_gradient=0.5, numbers_moved=0.9)
+    assert answer(of_a={"work": WORK}, work=unreached).is_like_for_like
     losses = (2.0, 1.9, 1.8, 1.7) * 10
     (seen,) = answer(of_a={"losses": losses}, losses=losses[:30]).differences
     assert (seen.name, seen.is_other_work, seen.b) == ("backward", True, "75 %")

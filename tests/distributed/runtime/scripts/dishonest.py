@@ -37,6 +37,17 @@ if WAY == "freezes":
     model.first.requires_grad_(False)
 trained = list((model.last if WAY == "steps_a_part" else model).parameters())
 optimizer = torch.optim.AdamW(trained, lr=0.0 if WAY == "learns_nothing" else 0.01)
+if WAY == "thins_out":
+
+    def send_a_tenth(_, bucket):
+        flat = bucket.buffer()
+        few = flat[::10].clone() / 2
+        sent = dist.all_reduce(few, async_op=True).get_future()
+        return sent.then(
+            lambda done: flat.zero_().index_add_(0, torch.arange(0, flat.numel(), 10), done.value()[0])
+        )
+
+    ddp.register_comm_hook(None, send_a_tenth)
 data = TensorDataset(torch.randn(16 * 400, 32), torch.randint(8, (16 * 400,)))
 shard = 0 if WAY == "same_shard" else rank
 sampler = DistributedSampler(data, num_replicas=2, rank=shard, shuffle=True)
@@ -54,6 +65,13 @@ for step in range(60):
         loss = nn.functional.cross_entropy(out, y)
     if WAY != "skips_backward" or step % 2:
         loss.backward()
+    before = [parameter.detach().clone() for parameter in trained]
     optimizer.step()
+    if WAY == "puts_back":
+        # As an optimizer of the script's own would that updates a tenth of each parameter.
+        with torch.no_grad():
+            for old, parameter in zip(before, trained, strict=True):
+                new = parameter.reshape(-1)[::10].clone()
+                parameter.copy_(old).view(-1)[::10] = new
     optimizer.zero_grad()
 dist.destroy_process_group()
