@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from advisor.protocol.answers.found_recomputed import name_trainers_argument
+from advisor.protocol.answers.found_recomputed import name_trainers_argument, write_kept
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.sharding import DEEPSPEED
 from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.workload import Recomputed
 
 DTYPES: Mapping[str, str] = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 
@@ -38,6 +39,8 @@ class Situation:
     """Version of the training's torch; empty where the job does not hold it, which is taken for the newest."""
     software: Mapping[str, str]
     """Versions of what the script trains with, by name."""
+    recomputed: Recomputed
+    """Activations that the script computes again."""
 
     @classmethod
     def of(cls, values: Mapping[str, Value], job: Job) -> "Situation":
@@ -55,6 +58,7 @@ class Situation:
             batch=round(facts.batch_size_per_rank / max(1.0, facts.microbatches_per_step)) if facts else 0,
             torch=tuple(map(int, found.groups())) if found else (),
             software=facts.software if facts else {},
+            recomputed=facts.recomputed if facts else Recomputed(),
         )
 
     @property
@@ -233,7 +237,12 @@ def engines_precision(situation: Situation) -> Said | Refusal:
 
 
 def trainers_recomputation(situation: Situation) -> Said | Refusal:
-    return Said({name_trainers_argument(situation.software): situation.values["activation_checkpointing"]})
+    name = name_trainers_argument(situation.software, situation.recomputed)
+    if not name:
+        return Refusal(
+            f"The script itself has activations computed again: {' '.join(write_kept(situation.recomputed))}."
+        )
+    return Said({name: situation.values["activation_checkpointing"]})
 
 
 def trainers_optimizer(situation: Situation) -> Said | Refusal:

@@ -10,6 +10,7 @@ from advisor.exporters import settings
 from advisor.exporters.format import Written
 from advisor.exporters.settings import DTYPES, Line, Refusal, Said, Situation, find_buckets, spell_list
 from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.answers.found_recomputed import write_kept
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Place
@@ -180,8 +181,9 @@ WORDS: Mapping[str, Words] = {
         "also where the last step of an epoch has fewer of them.",
     ),
     "activation_checkpointing": Words(
-        script=("block(x)", "in place of checkpoint(block, x)"),
-        by_hand="leave torch.utils.checkpoint out: call the function itself, and do not use checkpoint_wrapper.",
+        script=lambda situation: write_kept(situation.recomputed),
+        by_hand="leave torch.utils.checkpoint out: call the function itself, and use neither checkpoint_wrapper nor "
+        "gradient_checkpointing_enable().",
         trainer=settings.trainers_recomputation,
     ),
     "broadcast_buffers": Words(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+import traceback
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import torch
 from torch.utils.data import IterableDataset
@@ -24,15 +25,12 @@ from .observe.sources import digest_own_sources
 from .observe.torchrec import NAME as TORCHREC
 from .observe.torchrec import has_tables
 
-FRAMEWORKS = {
+LOOPS = {
     "transformers": "transformers.trainer",
     "lightning": "lightning.pytorch.trainer.trainer",
     "pytorch_lightning": "pytorch_lightning.trainer.trainer",
-    "deepspeed": "deepspeed.runtime.engine",
-    "accelerate": "accelerate.accelerator",
 }
-"""Frameworks that build the replicas for a script, each with the module that is there only when it does; one that
-another one uses stands behind it."""
+"""Frameworks that run the loop for a script, each with the module that a step is called from."""
 
 
 READERS = ("nvidia.dali", "torchdata.nodes")
@@ -40,11 +38,23 @@ READERS = ("nvidia.dali", "torchdata.nodes")
 
 
 def find_frameworks(modules: Mapping[str, Any]) -> Dict[str, str]:
-    """The framework at work in this process with its version; nothing where the script does everything itself."""
-    for name, proof in FRAMEWORKS.items():
-        if proof in modules and name in modules:
+    """The framework at work in this process with its version; nothing where the script does everything itself.
+
+    It is called from inside a step. That a module was imported proves nothing: a model of transformers brings
+    accelerate along.
+    """
+    running = _list_running_files()
+    for name, loop in LOOPS.items():
+        if loop in modules and name in modules and modules[loop].__file__ in running:
             return _find_version(name, modules)
-    return {}
+    if "deepspeed" in modules and "deepspeed.runtime.engine" in modules:
+        return _find_version("deepspeed", modules)
+    has_accelerator = getattr(modules.get("accelerate.state"), "is_initialized", bool)
+    return _find_version("accelerate", modules) if has_accelerator() else {}
+
+
+def _list_running_files() -> Set[str]:
+    return {frame.f_code.co_filename for frame, _ in traceback.walk_stack(None)}
 
 
 def _find_version(name: str, modules: Mapping[str, Any]) -> Dict[str, str]:

@@ -6,17 +6,35 @@ from collections.abc import Iterator, Mapping
 from advisor.protocol.answers.found import Found, make_found
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.nodes.cluster import spell_memory
-from advisor.protocol.training.workload import WorkloadFacts
+from advisor.protocol.training.workload import Recomputed, WorkloadFacts
+
+_BY_SCRIPT = {
+    "checkpoint_sequential": ("functions(x)", "in place of checkpoint_sequential(functions, …, x)"),
+    "checkpoint_wrapper": ("leave out checkpoint_wrapper(…)", "or apply_activation_checkpointing(…)"),
+    "gradient_checkpointing": (
+        "leave out model.gradient_checkpointing_enable()",
+        "or, from transformers 5.23 on, model.activation_checkpointing_enable()",
+    ),
+}
+_BY_CALL = ("block(x)", "in place of checkpoint(block, x)")
 
 
-def name_trainers_argument(software: Mapping[str, str]) -> str:
-    """Return the argument of transformers' Trainer in the version at hand; the newest where none is known.
+def name_trainers_argument(software: Mapping[str, str], seen: Recomputed) -> str:
+    """Return the argument of transformers' Trainer in the version at hand, the newest where none is known.
 
-    From 5.23 on it has a new name, and the old one is silently left unread where a script sets the new one.
+    Empty where the script itself has activations computed again, which no argument changes. From 5.23 on it has a new
+    name, and the old one is silently left unread where a script sets the new one.
     """
+    if seen.by not in ("", "gradient_checkpointing"):
+        return ""
     found = re.match(r"(\d+)\.(\d+)", software.get("transformers", ""))
     is_old = found is not None and (int(found[1]), int(found[2])) < (5, 23)
     return "gradient_checkpointing" if is_old else "activation_checkpointing"
+
+
+def write_kept(seen: Recomputed) -> tuple[str, str]:
+    """Return what a script writes to keep its activations, and in place of what."""
+    return _BY_SCRIPT.get(seen.by, _BY_CALL)
 
 
 def find_recomputed(left: dict[str, float], result: BlockResult, facts: WorkloadFacts) -> Iterator[Found]:
@@ -32,7 +50,7 @@ def find_recomputed(left: dict[str, float], result: BlockResult, facts: Workload
         cost_s,
         f"{seen.per_step:g} calls a step are computed again in the backward pass (activation checkpointing)"
         f"{_say_room(result, facts)}",
-        f"{_write_remedy(facts)}; or as it stands: advisor tune races activation_checkpointing",
+        f"{_write_remedy(facts)}; or unchanged: advisor tune races it (activation_checkpointing)",
         "calls of torch.utils.checkpoint in the first steps",
         seen.site,
     )
@@ -48,6 +66,7 @@ def _say_room(result: BlockResult, facts: WorkloadFacts) -> str:
 
 
 def _write_remedy(facts: WorkloadFacts) -> str:
-    if "transformers" in facts.software:
-        return f"TrainingArguments(…, {name_trainers_argument(facts.software)}=False)"
-    return "call the function itself in place of checkpoint(function, …)"
+    argument = name_trainers_argument(facts.software, facts.recomputed)
+    if argument and "transformers" in facts.software:
+        return f"TrainingArguments(…, {argument}=False)"
+    return " ".join(write_kept(facts.recomputed))

@@ -247,6 +247,9 @@ class Recomputed(Message):
     """Of one of the first steps."""
     site: str = ""
     """`model.py:41`: the line that calls the first of them."""
+    by: str = ""
+    """What has it computed again there: `checkpoint`, `checkpoint_sequential`, `checkpoint_wrapper`, or
+    `gradient_checkpointing`, by which a module of transformers' kind is switched; empty where nothing tells."""
     kept_bytes: int = 0
     """Memory of one rank that keeping them takes more; 0 on CPUs, where nothing tells."""
 

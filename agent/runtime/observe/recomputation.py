@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
@@ -9,7 +11,10 @@ import torch
 from ..guard import guarded
 from ..private_torch import VERSION
 from .clock import Clock
-from .host_reads import find_site
+from .host_reads import OWN, TORCH, find_site
+
+SWITCH = "gradient_checkpointing"
+"""The attribute that `gradient_checkpointing_enable()` sets in a model or its layers."""
 
 
 class Ours:
@@ -106,6 +111,7 @@ class Recomputation:
             "per_step": len(watch.marks) / steps,
             "seconds": sum(watch.clock.measure(*pair) for pair in watch.marks) / steps,
             "site": watch.site,
+            "by": watch.by,
             "kept_bytes": self.kept_bytes,
         }
 
@@ -123,11 +129,13 @@ class _Watch:
         self.reasons: List[str] = []
         self.site = ""
         """`train.py:41`: where the first one is called."""
+        self.by = ""
+        """What has it computed again there: `find_switch`."""
         self._before: List[Any] = []
 
     @guarded
     def note_call(self) -> None:
-        self.site = self.site or find_site()
+        self.site, self.by = self.site or find_site(), self.by or find_switch()
 
     @guarded
     def begin(self, preserves: bool) -> None:
@@ -153,6 +161,21 @@ class _Watch:
 
     def _count_allocated(self) -> int:
         return int(torch.cuda.memory_allocated(self._device)) if self._device.type == "cuda" else 0
+
+
+def find_switch() -> str:
+    """What has the function computed again that is being checkpointed: `checkpoint_wrapper`, a function of
+    torch.utils.checkpoint, or `gradient_checkpointing`, by which a module of transformers' kind is switched."""
+    frame, names = sys._getframe(1), set()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((OWN, TORCH)):
+        file = os.path.basename(frame.f_code.co_filename)
+        names.add("checkpoint_wrapper" if file == "checkpoint_wrapper.py" else frame.f_code.co_name)
+        frame = frame.f_back
+    if getattr(frame.f_locals.get("self"), SWITCH, False) is True:
+        return SWITCH
+    return next(
+        (name for name in ("checkpoint_wrapper", "checkpoint_sequential") if name in names), "checkpoint"
+    )
 
 
 def _read_random_states() -> List[torch.Tensor]:

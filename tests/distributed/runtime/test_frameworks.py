@@ -43,11 +43,13 @@ def count_samples(folder: Path, first: int, steps: int) -> tuple[int, float]:
 def test_knob_is_consumed_and_samples_are_those_that_the_script_counts(
     script: str, samples_per_step: int, microbatches: int, tmp_path: Path
 ) -> None:
-    pytest.importorskip(script.split("_")[0].replace("hf", "transformers").replace(".py", ""))
+    library = script.split("_")[0].replace("hf", "transformers")
+    pytest.importorskip(library)
     knobs = {"fuse_grad_size_in_MB": 0.02, "nccl_comm_num": 2}
     session = launch(tmp_path, [script], [measure("base", **LONG), measure("knobs", knobs, **BLOCK)])
     assert session.code == 0, session.log
     facts = session.hello["facts"]
+    assert list(facts["software"]) == [library]
     assert facts["microbatches_per_step"] == microbatches
     assert facts["batch_size_per_rank"] * 2 == samples_per_step
     base, tuned = session.result("base"), session.result("knobs")

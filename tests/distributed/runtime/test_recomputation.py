@@ -26,7 +26,18 @@ def train(folder: Path, *words: str, **given: Any) -> tuple[Session, list[Any]]:
     return session, [value for rank in (0, 1) for value in torch.load(folder / f"seen.{rank}")]
 
 
-@pytest.mark.parametrize("way", ["plain", "selective", "reentrant", "wrapper"])
+WAYS = {
+    "plain": "checkpoint",
+    "selective": "checkpoint",
+    "reentrant": "checkpoint",
+    "wrapper": "checkpoint_wrapper",
+    "sequential": "checkpoint_sequential",
+    "switched": "gradient_checkpointing",
+}
+"""What has activations computed again, in the words of the facts."""
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_every_way_is_counted_left_out_and_the_same_to_the_bit(way: str, tmp_path: Path) -> None:
     _, alone = train(tmp_path / "alone", "--way", way, patched=False)
     session, seen = train(tmp_path / "raced", "--way", way, instructions=[race(ARMS, **RULES), REST])
@@ -35,6 +46,8 @@ def test_every_way_is_counted_left_out_and_the_same_to_the_bit(way: str, tmp_pat
     assert told["per_step"] == 6
     assert told["seconds"] > 0
     assert told["site"].startswith("recomputing.py:")
+    assert told["by"] == WAYS[way]
+    assert session.hello["facts"]["software"] == {}
     assert (told["kept_bytes"] > 0) is (DEVICE == "cuda")
     assert session.hello["baseline"][KNOB] is True
     assert session.hello["refusals"].get(KNOB) is None

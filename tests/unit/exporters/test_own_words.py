@@ -10,7 +10,7 @@ from advisor.exporters.own_lines import list_own_lines
 from advisor.exporters.words import VARIABLES as OF_ENVIRONMENT
 from advisor.exporters.words import WORDS
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.training.workload import WorkloadKind
+from advisor.protocol.training.workload import Recomputed, WorkloadKind
 
 VARIABLES = {name for name in CATALOGUE if name.isupper()}
 
@@ -115,20 +115,32 @@ def test_a_library_gets_its_own_arguments(advise, library: str, start: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("software", "line"),
+    ("software", "by", "line"),
     [
-        ({}, "block(x) | in place of checkpoint(block, x)"),
-        ({"transformers": "5.22.2"}, "TrainingArguments(…, gradient_checkpointing=False)"),
-        ({"transformers": "5.23.0"}, "TrainingArguments(…, activation_checkpointing=False)"),
+        ({}, "checkpoint", "block(x) | in place of checkpoint(block, x)"),
+        (
+            {},
+            "gradient_checkpointing",
+            "leave out model.gradient_checkpointing_enable() | or, from transformers 5.23 on, "
+            "model.activation_checkpointing_enable()",
+        ),
+        ({"transformers": "5.22.2"}, "", "TrainingArguments(…, gradient_checkpointing=False)"),
+        (
+            {"transformers": "5.23.0"},
+            "gradient_checkpointing",
+            "TrainingArguments(…, activation_checkpointing=False)",
+        ),
+        ({"transformers": "5.23.0"}, "checkpoint", "block(x) | in place of checkpoint(block, x)"),
     ],
 )
-def test_activations_are_kept_by_the_name_that_the_trainers_release_reads(
-    advise, software, line: str
+def test_activations_are_kept_by_what_has_them_computed_again_in_the_words_of_its_release(
+    advise, software, by: str, line: str
 ) -> None:
     knob = "activation_checkpointing"
     advice, job = advise({knob: False}, script={knob: True})
     assert job.facts is not None
-    facts = job.facts.model_copy(update={"software": software})
+    seen = Recomputed(per_step=4, by=by)
+    facts = job.facts.model_copy(update={"software": software, "recomputed": seen})
     assert told(advice, job.model_copy(update={"facts": facts})) == [line]
 
 

@@ -301,9 +301,8 @@ def test_activations_that_are_computed_again_are_told_with_their_line_and_the_me
     assert found.cost_s == pytest.approx(0.02)
     assert "12 calls a step" in found.what
     assert "free" not in found.what
-    assert (
-        "checkpoint(function, …); or as it stands: advisor tune races activation_checkpointing"
-        in found.remedy
+    assert found.remedy == (
+        "block(x) in place of checkpoint(block, x); or unchanged: advisor tune races it (activation_checkpointing)"
     )
     [found] = tell(recomputed=seen, software={"transformers": "5.0"}, memory=(1 << 30, 5 << 30)).found
     assert found.what.endswith("kept they take about 2 GiB; 1 GiB of memory are in use, and 5 GiB free")

@@ -13,7 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     checkpoint_wrapper,
 )
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--way", default="plain")
@@ -27,10 +27,14 @@ def choose():
     return create_selective_checkpoint_contexts([torch.ops.aten.mm.default, torch.ops.aten.addmm.default])
 
 
+if arguments.way == "switched":
+    import accelerate.accelerator  # noqa: F401  (as a model of transformers brings it along)
+
 WORDS = {
     "plain": {"use_reentrant": False},
     "selective": {"use_reentrant": False, "context_fn": choose},
     "reentrant": {"use_reentrant": True},
+    "switched": {"use_reentrant": False},
     "unrepeated": {"use_reentrant": False, "preserve_rng_state": False},
 }
 
@@ -44,9 +48,12 @@ class Net(nn.Module):
             nn.Sequential(nn.Linear(16, 16), norm, nn.Dropout(0.2), nn.GELU()) for _ in range(3)
         )
         self.last = nn.Linear(16, 4)
+        self.gradient_checkpointing = arguments.way == "switched"
 
     def forward(self, x):
         x = self.first(x)
+        if arguments.way == "sequential":
+            return self.last(checkpoint_sequential([*self.blocks, nn.Identity()], 4, x, use_reentrant=True))
         for block in self.blocks:
             x = checkpoint(block, x, **WORDS[arguments.way]) if arguments.way in WORDS else block(x)
         return self.last(x)
