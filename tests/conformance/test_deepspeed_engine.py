@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from advisor.protocol.answers.diagnosed import DEEPSPEED_PATTERN
 from tests.distributed.runtime.fake_agent import END, Session, launch, measure, race
 
 from .conftest import HERE
@@ -110,6 +114,20 @@ def test_sharded_parameters_are_refused(deepspeed_python: Path, tmp_path: Path) 
 
     assert session.find("trouble")["code"] == "own_engine"
     assert "up to ZeRO's stage 2" in session.find("trouble")["sentence"]
+
+
+def test_the_examples_speed_is_read_by_the_pattern_that_a_diagnosis_gives(deepspeed_python: Path) -> None:
+    examples = HERE.parents[1] / "examples"
+    words = ["deepspeed_zero3.py", "--config", "deepspeed_zero3.json", "--steps", "6"]
+    done = subprocess.run(
+        [str(deepspeed_python), "-m", "torch.distributed.run", "--nproc-per-node", "2", *words],
+        cwd=examples, env=os.environ | VARIABLES, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    # Two steps go before the first that DeepSpeed times.
+    speeds = [float(found) for found in re.findall(DEEPSPEED_PATTERN, done.stdout)]
+    assert len(speeds) == 4
+    assert min(speeds) > 0
 
 
 def test_trainer_may_have_built_the_engine(deepspeed_python: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.distributed
-ELSEWHERE = {"trl_sft", "numpy_training", "torchrec_training"}
-"""TRL's in make conformance and NumPy's in main_job; TorchRec brings hundreds of megabytes that nothing else needs."""
+ELSEWHERE = {"trl_sft", "deepspeed_zero3", "numpy_training", "torchrec_training"}
+"""TRL's and DeepSpeed's in make conformance, NumPy's in main_job; TorchRec brings megabytes that nothing else needs."""
 SCRIPTS = (Path(__file__).parents[2] / "examples").glob("*.py")
 EXAMPLES = sorted(script for script in SCRIPTS if script.stem not in ELSEWHERE)
 

@@ -286,9 +286,23 @@ def describe_diagnosed(told: Diagnosed, command: Sequence[str]) -> list[str]:
     return lines
 
 
+_DEEPSPEED = "DeepSpeed's engine"
+DEEPSPEED_PATTERN = "CurrSamplesPerSec=(?P<samples_per_s>[0-9.]+)"
+"""Finds the speed of a step in what DeepSpeed logs of it."""
+
+
 def _say_how_to_go_on(told: Diagnosed, command: Sequence[str]) -> list[str]:
     if not told.exchanges_by:
         return [f"Prove a change:  advisor tune --minutes 10 -- {shlex.join(command)}"]
+    if told.exchanges_by == _DEEPSPEED:
+        file = next((word for word in command if word.endswith(".json")), "CONFIG.json")
+        return [
+            f"The ranks exchange by {told.exchanges_by}, which no setting of ours reaches. Tune its configuration, by",
+            'the speed that it logs where that has "steps_per_print": 1 and the script calls',
+            'deepspeed.utils.logging.set_log_level_from_string("info"):',
+            f"  advisor tune --minutes 10 --kind command --knob-file '{file}:zero_optimization.stage=3,2,1:exact' "
+            f"--pattern '{DEEPSPEED_PATTERN}' -- {shlex.join(command)}",
+        ]
     return [
         f"The ranks exchange by {told.exchanges_by}, which no setting of ours reaches. Tune the script's own options,",
         "by the step times that it logs; put the option's name, its values and the log line there:",

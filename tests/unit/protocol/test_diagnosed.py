@@ -256,6 +256,8 @@ def test_gradients_that_the_script_sends_itself_are_known_by_their_size() -> Non
     told = tell(phases, exchanges_by="DeepSpeed's engine", exchanges_per_step=0)
     assert told.found[0].what == "other collectives, with those of DeepSpeed's engine"
     assert told.found[0].remedy.startswith("the engine's own settings: larger buckets")
+    line = describe_diagnosed(told, [*COMMAND, "--config", "zero.json"])[-1]
+    assert "--knob-file 'zero.json:zero_optimization.stage=3,2,1:exact' --pattern 'CurrSamplesPerSec=" in line
     other = each.__class__("own", "all_reduce", "train.py:41", 4.0, 0.02, 2**19, float(2**21))
     told = tell(phases, calls=(other,), exchanges_by="calls of the script's own", exchanges_per_step=0)
     assert told.found[0].what.endswith("4 times a step: communication of the script's own")
