@@ -127,7 +127,7 @@ CLEAN: Mapping[str, Told] = {
         "small-buckets": {"works": _SPUN, "bucket_cap_mb": 0.05, "width": 128, "depth": 6},
         "two-models": {"works": _SPUN, "second_model": True},
         # A linear layer by itself: torch stops computing it again once it has what the layer keeps, its input.
-        "checkpointed": {"checkpointed": True, "width": 512, "depth": 6, "batch": 64},
+        "checkpointed": {"checkpointed": "layers", "width": 512, "depth": 6, "batch": 64},
         "real-arithmetic": {"width": 512, "depth": 4, "batch": 256},
         "bfloat16": {"width": 256, "depth": 4, "batch": 128, "dtype": "bfloat16"},
         "short-epochs": {"works": _SPUN, "epoch": 25},
@@ -137,7 +137,7 @@ CLEAN: Mapping[str, Told] = {
     }.items()
 }
 
-_BESIDE = frozenset({"unused_search", "buffers", "collectives", "compiling"})
+_BESIDE = frozenset({"unused_search", "buffers", "collectives", "compiling", "recomputation"})
 
 BESIDE: Mapping[str, Told] = {
     "buffers": _told("buffers", tells={"buffers"}, works=[*_BASE], constant_mib=24),
@@ -153,6 +153,14 @@ BESIDE: Mapping[str, Told] = {
     "searches": _told(*NOTHING, "communication", "waiting", tells={"unused_search"}, searches=True, additions=2000),
     "searches-nearly": _told(
         *NOTHING, "communication", "waiting", tells_not={"unused_search"}, unused=True, additions=2000
+    ),
+    "recomputed": _told(
+        "recomputation", tells={"recomputation"}, checkpointed="works",
+        works=[_work("forward", 0.03, how="spin"), _work("backward", 0.01, how="spin")],
+    ),
+    "recomputed-nearly": _told(
+        *NOTHING, tells_not=_BESIDE, checkpointed="frozen",
+        works=[_work("forward", 0.03, how="spin"), _work("backward", 0.01, how="spin")],
     ),
 }  # fmt: skip
 """What stands beside a step's own parts, each with a training that nearly has it."""

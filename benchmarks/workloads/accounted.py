@@ -80,7 +80,9 @@ class Case:
     """`inline` (no worker), `workers` (one process), `none` (made by the loop), `iterator` (one of its own)."""
     nested: bool = False
     """Whether the wrapped model's forward runs a backward pass."""
-    checkpointed: bool = False
+    checkpointed: str = ""
+    """What is computed again in the backward pass: each of the `layers`, the forward with its `works`, or
+    nothing, because no gradient is recorded where it is called (`frozen`)."""
     dtype: str = "float32"
     buffers: bool = False
     unused: bool = False
@@ -277,8 +279,11 @@ class Model(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Shapes: (batch, width) in and out."""
         if self.training:
-            for work in self.forwards:
-                do(work)
+            if self.case.checkpointed == "frozen":
+                with torch.no_grad():
+                    checkpoint(self._work_and_run, x, use_reentrant=False)
+            elif self.case.checkpointed != "works":
+                self._work()
             for collective in self._collectives:
                 collective()
         if self.case.nested:
@@ -286,16 +291,27 @@ class Model(nn.Module):
                 at = x.detach().requires_grad_(True)
                 (force,) = torch.autograd.grad(self._run(at).square().sum(), at, create_graph=True)
             x = x + 0.01 * force
-        x = self._run(x)
+        if self.training and self.case.checkpointed == "works":
+            x = checkpoint(self._work_and_run, x, use_reentrant=False)
+        else:
+            x = self._run(x)
         for _ in range(self.case.additions):
             x = x + 1e-6
         if self.training and self._scale is not None:
             x = self._scale(x, STEP[0] % self.case.versions)
         return _Slowed.apply(x, self.backwards) if self.training and self.backwards else x
 
+    def _work(self) -> None:
+        for work in self.forwards:
+            do(work)
+
+    def _work_and_run(self, x: torch.Tensor) -> torch.Tensor:
+        self._work()
+        return self._run(x)
+
     def _run(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
-            if self.case.checkpointed and self.training:
+            if self.case.checkpointed == "layers" and self.training:
                 x = torch.relu(checkpoint(layer, x, use_reentrant=False))
             else:
                 x = torch.relu(layer(x))
