@@ -178,3 +178,24 @@ def test_server_that_was_started_in_the_root_asks_for_a_folder(environment):
     )  # fmt: skip
     assert ended.returncode == 2
     assert "--allow-root DIR" in ended.stderr
+
+
+def test_server_whose_client_was_killed_ends_without_a_traceback(tmp_path, environment):
+    import json
+    import subprocess
+
+    server = subprocess.Popen(
+        [sys.executable, "-m", "advisor", "mcp"], cwd=tmp_path, env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    server.stdout.close()
+    params = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    server.stdin.write(json.dumps(asked) + "\n")
+    server.stdin.close()
+    server.wait(timeout=60)
+    assert server.stderr.read() == ""

@@ -65,4 +65,7 @@ def serve_mcp(
             listed = json.dumps([str(root) for root in roots], ensure_ascii=False)
             config.write_text(f"[allow]\nroots = {listed}\n")
         environment = {**os.environ, AGENT_CONFIG: str(config.absolute()), WHEN_INTERRUPTED: CANCEL}
-        build_server(environment, Path(roots[0] if allow_root else Path.cwd())).run("stdio")
+        try:
+            build_server(environment, Path(roots[0] if allow_root else Path.cwd())).run("stdio")
+        except* BrokenPipeError:
+            pass  # the client has gone in the middle of a call, which has ended with it
