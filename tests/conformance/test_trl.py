@@ -29,6 +29,17 @@ def test_trl_is_measured_with_and_without_recomputation(trl_python: Path, tmp_pa
     )
     for session in (recomputing, keeping):
         assert session.hello["facts"]["batch_size_per_rank"] == 8  # TRL 1.16.0's default
+        assert session.hello["facts"]["software"].keys() == {"transformers"}
+    # TRL 1.16.0 computes activations again unless it is told otherwise.
+    seen = recomputing.hello["facts"]["recomputed"]
+    assert seen["per_step"] > 0, seen
+    assert seen["seconds"] > 0, seen
+    assert seen["by"] == "gradient_checkpointing", seen
+    assert keeping.hello["facts"]["recomputed"] == {}
+    assert [each.hello["baseline"]["activation_checkpointing"] for each in (recomputing, keeping)] == [
+        True,
+        False,
+    ]
     # transformers 5.24.0: without recomputation its Trainer has DDP search each step's graph.
     searches = [each.hello["facts"]["ddp"]["find_unused_parameters"] for each in (recomputing, keeping)]
     assert searches == [False, True]
