@@ -20,18 +20,21 @@ def test_a_numpy_training_is_tuned_by_its_command_line(tmp_path: Path) -> None:
     environment |= {"ADVISOR_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     launch = [
         sys.executable, str(TRAINING), "--steps", "100000", "--bucket-mb", "${fuse_grad_size_in_MB:-0.0625}",
-        "--half", "${fp16_allreduce}",
+        "--half", "${fp16_allreduce}", "--batch", "4",
     ]  # fmt: skip
     done = subprocess.run(
         [
             sys.executable, "-m", "advisor", "tune", "--kind", "command", "--minutes", "0.5", "--trials", "3",
-            "--block-seconds", "0.3", "--output", "advice", "--json", "--", *launch,
+            "--block-seconds", "0.3", "--try", "--batch=4,128:exact", "--output", "advice", "--json", "--", *launch,
         ],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=220, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     advice = json.loads(done.stdout)
     assert advice["baseline"]["fuse_grad_size_in_MB"] == 0.0625
+    # A step of four samples costs nearly what one of 128 does.
+    assert advice["verdict"] == "change", advice["headline"]
+    assert advice["changes"]["batch"] == 128
     assert advice["provenance"]["fuse_grad_size_in_MB"] == "measured"
     assert advice["diagnosis"]["bound"] == "unmeasured"
     # Each block had a launch: the probe's two at least, and one for each strategy.

@@ -19,7 +19,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--way", default="plain")
 parser.add_argument("--norm", action="store_true", help="with running statistics inside")
 parser.add_argument("--static", action="store_true")
-parser.add_argument("--steps", type=int, default=40)
+parser.add_argument("--steps", type=int, default=120)
 arguments = parser.parse_args()
 
 
