@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import shlex
 import zipfile
 from functools import cache
@@ -18,7 +19,7 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.reach import describe_in_environment, fill_command, list_given, list_substituted
 from advisor.protocol.training.launch_command import Command
-from advisor.protocol.training.settling import list_file_values, list_unset, settle
+from advisor.protocol.training.settling import list_file_values, list_unset, replace_path, settle
 from advisor.protocol.training.workload import Workload
 
 ARCHIVE = "fleet_advisor_runtime.pyz"
@@ -78,6 +79,22 @@ _PLACES = {
 }
 """What the shell puts in the place of the session's own files and addresses."""
 _MARK = "@advisor-place-"
+_CHANGE_FILE = """\
+import json, sys
+given, copy, values = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+with open(given) as file:
+    tree = json.load(file)
+for key, value in values.items():
+    *path, last = key.split(".")
+    at = tree
+    for name in path:
+        at = at.get(name) if isinstance(at, dict) else None
+    if not isinstance(at, dict) or last not in at:
+        sys.exit(f"{given} has no key {key}, in which the strategy has {value}: name a file that has it.")
+    at[last] = str(value).lower() in ("1", "true", "on", "yes") if isinstance(at[last], bool) else value
+with open(copy, "w") as file:
+    json.dump(tree, file, indent=2)"""
+"""Writes a changed copy of a file of JSON, as trials read one."""
 
 
 def _carry_everything(advice: Advice) -> Written:
@@ -102,17 +119,42 @@ def write_torchrun(advice: Advice, job: Job) -> Written:
     """Return the launch script. It carries every change, by the same means as the trials."""
     made = _carry_everything(advice)
     made.warnings = _warn_of_environment(job)
-    for path, keys in list_file_values(job.spec.workload, advice.changes).items():
-        told = ", ".join(f"{key} = {value}" for key, value in keys.items())
-        made.warnings.append(
-            f"Write {told} into {path} yourself: the file is yours, and trials read a changed copy."
-        )
-    script = _write_script(job, settle(job.spec.workload, advice.changes))
+    workload, copies = _copy_files(made, advice, job, "$python")
+    script = _write_script(job, workload, copies)
     made.content = "#!/usr/bin/env bash\n" + comment(made.head(advice, job, _TITLE)) + script
     return made
 
 
-def _write_script(job: Job, workload: Workload) -> str:
+def _copy_files(made: Written, advice: Advice, job: Job, python: str) -> tuple[Workload, list[str]]:
+    """Return the workload under the strategy, and the lines that make the changed copies its command names.
+
+    What lies in a file of another kind than JSON is not carried: the sentence says what to write there.
+    """
+    workload, lines = settle(job.spec.workload, advice.changes), []
+    for number, (path, keys) in enumerate(list_file_values(job.spec.workload, advice.changes).items()):
+        if not path.endswith(".json"):
+            for knob in job.spec.workload.own:
+                if knob.file and knob.file[0] == path and knob.name in advice.changes:
+                    made.provenance.pop(knob.name, None)
+                    made.unmapped[knob.name] = (
+                        f"Write {knob.file[1]} = {advice.changes[knob.name]} into {path} yourself: trials read a "
+                        "changed copy, and no shell writes one of this kind of file."
+                    )
+            continue
+        name = f"changed{number}"
+        lines += [
+            f'{name}="$(mktemp -d)"/{shlex.quote(Path(path).name)}',
+            f'"{python}" - {shlex.quote(path)} "${name}" {shlex.quote(json.dumps(keys))} <<\'END\'',
+            _CHANGE_FILE,
+            "END",
+        ]
+        workload = workload.model_copy(
+            update={"command": replace_path(workload.command, path, f"{_MARK}{name}@")}
+        )
+    return workload, lines
+
+
+def _write_script(job: Job, workload: Workload, copies: list[str]) -> str:
     lines = [
         "set -euo pipefail",
         'here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"',
@@ -122,7 +164,7 @@ def _write_script(job: Job, workload: Workload) -> str:
     if job.spec.workload.working_dir != ".":
         lines.append(f"cd -- {shlex.quote(job.spec.workload.working_dir)}")
     launch = Command.read(workload.command).launch
-    words = [shlex.join(workload.command)]
+    words = [*map(_quote, workload.command)]
     if launch is not None:
         words = [shlex.join(launch.typed_launcher)]
         if job.spec.nodes > 1 and launch.is_torchrun and not launch.names_rendezvous:
@@ -136,7 +178,8 @@ def _write_script(job: Job, workload: Workload) -> str:
                 f'--nnodes {job.spec.nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" '
                 '--master-port "${MASTER_PORT:-29500}"'
             )
-        words.append(shlex.join([*launch.script, *launch.arguments]))
+        words += map(_quote, [*launch.script, *launch.arguments])
+    lines += copies
     run = 'exec "$python" "$runtime" --strategy "$here/strategy.json" --'
     return "\n".join([*lines, f'{run} {" ".join(words)} "$@"']) + "\n"
 
@@ -181,14 +224,12 @@ def _write_command(advice: Advice, job: Job) -> Written:
 
     The command takes the values that were changed, and those of the baseline.
     """
-    workload, values = (
-        settle(job.spec.workload, advice.changes),
-        {**list_given(job.spec.workload), **advice.changes},
-    )
+    values = {**list_given(job.spec.workload), **advice.changes}
     made = Written(
         provenance={name: advice.provenance.get(name, Provenance.CARRIED) for name in values},
         warnings=_warn_of_environment(job),
     )
+    workload, copies = _copy_files(made, advice, job, "${PYTHON:-python3}")
     lines = ["set -euo pipefail"]
     if workload.working_dir != ".":
         lines.append(f"cd -- {shlex.quote(workload.working_dir)}")
@@ -201,7 +242,7 @@ def _write_command(advice: Advice, job: Job) -> Written:
             f'printf "%s" {shlex.quote(json.dumps(values))} > "$strategy_file"',
             'export ADVISOR_STRATEGY_FILE="$strategy_file"',
         ]
-    lines += [f"unset {name}" for name in sorted(list_unset(job.spec.workload.own, advice.changes))]
+    lines += [f"unset {name}" for name in sorted(list_unset(job.spec.workload.own, advice.changes))] + copies
     marked = fill_command(workload.command, values, {name: f"{_MARK}{name}@" for name in _PLACES})
     lines.append(f'exec {" ".join(map(_quote, marked))} "$@"')
     head = made.head(
@@ -216,12 +257,15 @@ def _uses_strategy_file(command: tuple[str, ...]) -> bool:
 
 
 def _quote(word: str) -> str:
-    """Quote everything of a word but the places, which the shell fills in."""
-    for name, text in _PLACES.items():
-        before, mark, after = word.partition(f"{_MARK}{name}@")
-        if mark:
-            return f'{_quote(before) if before else ""}"{text}"{_quote(after) if after else ""}'
-    return shlex.quote(word)
+    """Quote everything of a word but the places and copies, which the shell fills in."""
+    parts = re.split(rf"{_MARK}(\w+)@", word)
+    if len(parts) == 1:
+        return shlex.quote(word)
+    texts = [
+        f'"{_PLACES.get(part, f"${part}")}"' if place % 2 else part and shlex.quote(part)
+        for place, part in enumerate(parts)
+    ]
+    return "".join(texts)
 
 
 TORCHRUN = Format(

@@ -7,7 +7,7 @@ program: `facts`, `baseline`, `consumed`, `not_consumed`, `no_effect`, `bucket_b
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -37,6 +37,8 @@ class Step:
     loss: float | None = None
     """Not finite where the program's own was not."""
     rank: int = 0
+    heard_s: float = 0.0
+    """When its line was read, by the reader's clock."""
 
 
 @dataclass
@@ -76,8 +78,8 @@ class Results:
         self._kept = 0
         self.about = About()
 
-    def read_line(self, text: str) -> bool:
-        """Take a line; return whether it told a step."""
+    def read_line(self, text: str, heard_s: float = 0.0) -> bool:
+        """Take a line that was read at that time; return whether it told a step."""
         if len(text) > LONGEST_LINE:
             return False
         line = _parse_object(text)
@@ -92,7 +94,7 @@ class Results:
             return False
         if self._kept < _MOST_STEPS:
             self._kept += 1
-            self._steps.setdefault(step.rank, []).append(step)
+            self._steps.setdefault(step.rank, []).append(replace(step, heard_s=heard_s))
         return True
 
     @property

@@ -77,14 +77,15 @@ class OutputReader:
         """Read what the command wrote since the last time."""
         from_log, from_file = self._log.read(), self._file.read()
         with self._changed:
+            now_s = self._clock()
             if from_log or from_file:
-                self._news_at_s = self._clock()
+                self._news_at_s = now_s
             if from_file and not self._file.is_chosen:
                 # What the program writes for us counts instead of its output, from the first line on.
                 self._file.is_chosen = True
                 self._results = Results("")
             for line in from_file if self._file.is_chosen else from_log:
-                self._results.read_line(line)
+                self._results.read_line(line, now_s)
             self._changed.notify_all()
 
     def count_steps(self) -> int | None:
@@ -240,14 +241,20 @@ class OutputReader:
             return self._summarise(plan, steps, has_ended)
 
     def _count_planned(self, plan: BlockPlan, begin: int) -> int | None:
-        """Return how many steps the block has, None while it needs more."""
+        """Return how many steps the block has, None while it needs more.
+
+        Its seconds are those that the lines tell, or those that pass between them where that is more: a line may tell a
+        rate alone, or one step of many.
+        """
         rules = plan.rules
         steps = self._results.list_steps(begin, begin + rules.max_steps)
         if len(steps) < rules.min_steps:
             return None
-        passed_s = 0.0
+        before = self._results.list_steps(begin - 1, begin) if begin else steps
+        told_s, begun_s = 0.0, _heard_at(before[0])
         for count, step in enumerate(steps, start=1):
-            passed_s += _time_of(step)
+            told_s += _time_of(step)
+            passed_s = max(told_s, _heard_at(step) - begun_s)
             if count >= rules.min_steps and (passed_s >= rules.target_s or count == rules.max_steps):
                 return count
         return None
@@ -356,6 +363,11 @@ class _LogLines:
 def _time_of(step: tuple[Step, ...]) -> float:
     """The slowest rank's."""
     return max(each.time_s for each in step)
+
+
+def _heard_at(step: tuple[Step, ...]) -> float:
+    """When the last rank had told it, by the reader's clock."""
+    return max(each.heard_s for each in step)
 
 
 def _samples_of(step: tuple[Step, ...], workload: Workload) -> float:

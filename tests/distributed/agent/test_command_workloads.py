@@ -74,6 +74,23 @@ def test_a_block_is_measured_from_the_lines_of_the_output(run_session) -> None:
     assert session.ends[0]["outcome"] == "finished"
 
 
+RATE = """
+import time
+while True:
+    time.sleep(0.05)
+    print("speed 6400.0 samples/s")
+"""
+
+
+def test_a_block_of_lines_that_tell_a_rate_alone_lasts_by_the_clock(run_session) -> None:
+    plan = make_plan(0, max_steps=10000, target_s=0.5)
+    session = run_session(RATE, plans=[plan], fields={"pattern": r"speed (?P<samples_per_s>[\d.]+)"})
+    result = session.blocks["b0"]
+    assert result["step_time_s"] == pytest.approx([1 / 6400] * result["steps"])
+    # By what they tell, half a second would be 3200 lines.
+    assert 5 <= result["steps"] <= 50
+
+
 READ_EVERYTHING = """
 import json, os, sys, time
 words = sys.argv[1:]
