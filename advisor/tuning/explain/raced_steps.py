@@ -21,7 +21,11 @@ _FEWER_RANDOM = 0.25
 """Share by which B has to draw fewer random numbers: layers that are left out by dice vary as well."""
 _MORE_REPEATED = 0.25
 """Share of batches by which B has to repeat more: a short epoch that is not shuffled repeats some by chance."""
+_LESS_VARIED = 0.5
+"""Share of A's least variety under which B's batches are one batch with noise."""
 _ALL_LOSSES = 0.99
+_MOST = 0.5
+"""Of the parameters and steps, for what is done beside: an average that is updated now and then may miss few steps."""
 
 
 def list_lesser_steps(blocks_a: Sequence[Block], blocks_b: Sequence[Block]) -> Iterator[Difference]:
@@ -47,6 +51,7 @@ def list_lesser_steps(blocks_a: Sequence[Block], blocks_b: Sequence[Block]) -> I
             yield tell_difference(
                 "learning", spell_share(share_a, 0), spell_share(share_b, 0), sentence, is_other_work=True
             )  # fmt: skip
+    yield from _compare_beside(work_a, work_b)
     passes_a, passes_b = (fmean(work.backward_passes for work in works) for works in (work_a, work_b))
     if passes_b < (1.0 - _LESS) * passes_a:
         yield tell_difference(
@@ -58,8 +63,19 @@ def list_lesser_steps(blocks_a: Sequence[Block], blocks_b: Sequence[Block]) -> I
     if repeated_b > repeated_a + _MORE_REPEATED:
         yield tell_difference(
             "batches", spell_share(repeated_a, 0), spell_share(repeated_b, 0),
-            "{b} of the batches that B's model is given were given to it, or to another rank's, before; of A's {a}: "
+            "{b} of the batches that B's model is given were given to it, or to another rank's, before, with noise or "
+            "without; of A's {a}: "
             "its losses are of samples that it knows.",
+            misleads=True,
+        )  # fmt: skip
+    variety_a, variety_b = (
+        min((work.variety for work in works if work.variety), default=0.0) for works in (work_a, work_b)
+    )
+    if 0.0 < variety_b < _LESS_VARIED * variety_a:
+        yield tell_difference(
+            "batches", spell_share(variety_a, 0), spell_share(variety_b, 0),
+            "From batch to batch what B's model is given varies by {b} of what it varies at all, what A's is given by "
+            "{a}: its losses are of samples that it knows.",
             misleads=True,
         )  # fmt: skip
     if any(work.ranks_apart for work in work_b) and not any(work.ranks_apart for work in work_a):
@@ -87,6 +103,33 @@ _SHARES: tuple[tuple[Callable[[StepWork], float], float, str], ...] = (
         lambda work: work.numbers_moved,
         _FEWER_NUMBERS,
         "A step of B changes {b} of the single numbers of its parameters, one of A {a}.",
+    ),
+)
+
+
+def _compare_beside(work_a: Sequence[StepWork], work_b: Sequence[StepWork]) -> Iterator[Difference]:
+    """What A does in most steps beside forward and backward passes and its optimizer."""
+    for made, seen, sentence in _BESIDE:
+        share_a, share_b = fmean(map(made, work_a)), fmean(map(seen, work_b))
+        # Where operators were not counted, nothing is known of B; `_compare_operations` says so.
+        if share_a > _MOST and share_b < _MOST * share_a and not any(work.refusal for work in work_b):
+            yield tell_difference(
+                "optimizer", spell_share(share_a, 0), spell_share(share_b, 0), sentence, is_other_work=True
+            )  # fmt: skip
+
+
+_BESIDE: tuple[tuple[Callable[[StepWork], float], Callable[[StepWork], float], str], ...] = (
+    (
+        lambda work: work.clipped,
+        lambda work: work.gradients_read,
+        "Before its optimizer steps A reads and scales the gradients of {a} of its parameters, as clipping does; B "
+        "reads those of {b}.",
+    ),
+    (
+        lambda work: work.kept_beside,
+        lambda work: work.kept_beside,
+        "Beside its parameters and its optimizer's states a step of A writes copies of {a} of them, as averages of the "
+        "weights are, one of B of {b}.",
     ),
 )
 

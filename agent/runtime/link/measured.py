@@ -257,8 +257,17 @@ class StepWork:
     """Share of single numbers whose gradient is not 0, by some numbers of each parameter."""
     numbers_moved: float = 0.0
     """Share of single numbers that a step changes, by the same ones."""
+    gradients_read: float = 0.0
+    """Share of the parameters whose gradient an operator reads before the optimizer steps, as clipping does."""
+    clipped: float = 0.0
+    """Share of them whose gradient it also multiplies or bounds."""
+    kept_beside: float = 0.0
+    """Share of them for which a step writes something of the same shape that stays, as an average of the weights."""
     repeated: float = 0.0
-    """Share of the batches looked at that some rank's model had been given before."""
+    """Share of the batches looked at that some rank's model had been given before, as they are or with some noise."""
+    variety: float = 0.0
+    """How far a number that a rank's model is given varies from batch to batch, as a share of how far all these numbers
+    vary; 0 where batches of one size are too few."""
     ranks_apart: bool = False
     """Ranks that reduce a model together hold different parameters."""
 

@@ -14,25 +14,25 @@ import torch
 from ..calibrating.ceiling import OperationCount, explain_no_count
 from ..levers.events import StepListener
 from ..link.measured import StepWork
-from ..observe.digests import digest
 from ..observe.recorder import Recorder, StepMarks
-from ..observe.tensors import find_tensors, look_past
-from ..untraced import untraced
+from ..observe.tensors import find_tensors
 from .agreement import Bits, find_apart, sum_each
+from .beside import BesideCount
+from .likeness import count_repeated, measure_variety, sketch
 from .parts import RankParts
 
 WEIGHED_STEPS = 4
-_DIGESTED = 1024
-"""Numbers of a tensor, evenly spread, that its digest is made of; and as many that are looked at one by one."""
+_LOOKED_AT = 1024
+"""Numbers of a parameter that are looked at one by one."""
 _SEEDED = torch.Tag.nondeterministic_seeded
 
 
 class ForwardCount(OperationCount):
     """Of what is computed outside of backward passes, where checkpointing computes again what another program keeps."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, beside: BesideCount) -> None:
         super().__init__()
-        self._recorder = recorder
+        self._recorder, self._beside = recorder, beside
         self.in_forward = False
         self.random = 0.0
         """Random numbers that forward passes drew."""
@@ -45,6 +45,8 @@ class ForwardCount(OperationCount):
         if self.in_forward and _SEEDED in func.tags and "attention" not in str(func):
             drawn = next(find_tensors(result), None)
             self.random += drawn.numel() if drawn is not None else 0
+        if not self.in_forward:
+            self._beside.note(str(func.overloadpacket), args, kwargs, result)
         return result
 
 
@@ -65,11 +67,15 @@ class Weighing(StepListener):
         self._forwards = self._passes = self._steps = 0
         self._with_gradient: List[float] = []
         self._moved: List[float] = []
+        self._beside = BesideCount((), ())
+        self._read: List[float] = []
+        self._clipped: List[float] = []
+        self._kept: List[float] = []
         self._numbers_with_gradient: List[float] = []
         self._numbers_moved: List[float] = []
         self._operations: List[float] = []
         """Since the first of the weighed steps, at the end of each."""
-        self._digests: List[str] = []
+        self._batches: List[str] = []
 
     def look_at_batches(self, looks: bool) -> None:
         """Whether what the model is given is noted from here on."""
@@ -82,7 +88,8 @@ class Weighing(StepListener):
         self._parameters = list({id(parameter): parameter for parameter in own}.values())
         self._refusal = explain_no_count(training, self._parts.device)
         if not self._refusal:
-            self._count = ForwardCount(self._parts.recorder)
+            self._beside = BesideCount(self._parameters, training.list_modules())
+            self._count = ForwardCount(self._parts.recorder, self._beside)
         self.look_at_batches(True)
         self._begin_step()
 
@@ -91,6 +98,10 @@ class Weighing(StepListener):
         if self._count is not None:
             self._count.__exit__(None, None, None)
             self._operations.append(sum(self._count.by_format.values()))
+            beside = self._beside
+            self._read.append(self._share(beside.read))
+            self._clipped.append(self._share([*map(min, beside.read, beside.scaled)]))
+            self._kept.append(self._share(beside.find_kept(self._parts.gather_training().all_optimizers)))
         self._steps += 1
         changed = [one != other for one, other in zip(self._sums, sum_each(self._parameters))]
         self._moved.append(self._share(changed))
@@ -110,6 +121,7 @@ class Weighing(StepListener):
         self._has_gradient = [False] * len(self._parameters)
         self._reached = [0.0] * len(self._parameters)
         if self._count is not None:
+            self._beside.begin()
             self._count.__enter__()
 
     def before_forward(self, _ddp: Any) -> None:
@@ -128,7 +140,11 @@ class Weighing(StepListener):
         self._passes += 1
         return 1.0
 
+    def after_backward(self) -> None:
+        self._beside.note_gradients(are_there=True)
+
     def before_step(self) -> None:
+        self._beside.note_gradients(are_there=False)
         with torch.no_grad():
             for place, parameter in enumerate(self._parameters):
                 if _is_other_than_0(parameter.grad):
@@ -141,7 +157,7 @@ class Weighing(StepListener):
         return sum(size * share for size, share in zip(sizes, shares)) / max(1, sum(sizes))
 
     def _note_given(self, args: Any, kwargs: Any) -> None:
-        self._digests.append(digest_given([args, kwargs]))
+        self._batches.append(sketch([args, kwargs]))
 
     def read(self) -> Optional[Dict[str, Any]]:
         """Plain JSON; None where the script ended before all was weighed."""
@@ -166,7 +182,11 @@ class Weighing(StepListener):
             "moved": statistics.fmean(self._moved),
             "numbers_with_gradient": statistics.fmean(self._numbers_with_gradient),
             "numbers_moved": statistics.fmean(self._numbers_moved),
-            "digests": self._digests,
+            "gradients_read": statistics.fmean(self._read or [0.0]),
+            "clipped": statistics.fmean(self._clipped or [0.0]),
+            "kept_beside": statistics.fmean(self._kept or [0.0]),
+            "variety": measure_variety(self._batches),
+            "batches": self._batches,
         }
 
 
@@ -186,24 +206,11 @@ def _count_other_than_0(gradient: torch.Tensor) -> float:
 
 
 def _take_some(tensor: torch.Tensor) -> torch.Tensor:
-    """At most `_DIGESTED` of its numbers, drawn by dice that always fall alike: no regular choice avoids them."""
+    """At most `_LOOKED_AT` of its numbers, drawn by dice that always fall alike: no regular choice avoids them."""
     own = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach().reshape(-1)
     dice = torch.Generator().manual_seed(0)
-    places = torch.randint(max(1, own.numel()), (min(own.numel(), _DIGESTED),), generator=dice)
+    places = torch.randint(max(1, own.numel()), (min(own.numel(), _LOOKED_AT),), generator=dice)
     return own[places.to(own.device)]
-
-
-@untraced
-def digest_given(given: Any) -> str:
-    """Of what a model is given: the same for the same batch on every rank."""
-    parts = []
-    with torch.no_grad():
-        for tensor in find_tensors(given):
-            with look_past(tensor):
-                is_plain = tensor.layout is torch.strided and not tensor.is_nested
-                flat = tensor.detach().reshape(-1) if is_plain else torch.empty(0)
-                parts.append(digest(flat[:: max(1, flat.numel() // _DIGESTED)][:_DIGESTED]).hex())
-    return digest(parts).hex()[:16]
 
 
 def merge_work(ranks: Sequence[Optional[Mapping[str, Any]]], bits: Sequence[Bits]) -> Optional[StepWork]:
@@ -215,7 +222,7 @@ def merge_work(ranks: Sequence[Optional[Mapping[str, Any]]], bits: Sequence[Bits
     for rank in known:
         for name, counted in rank["formats"].items():
             formats[name] = formats.get(name, 0.0) + counted
-    digests = [number for rank in known for number in rank["digests"]]
+    batches = [batch for rank in known for batch in rank["batches"]]
     refusal = next(filter(None, (rank["refusal"] for rank in known)), "")
     return StepWork(
         operations=() if refusal else tuple(map(sum, zip(*(rank["operations"] for rank in known)))),
@@ -227,6 +234,10 @@ def merge_work(ranks: Sequence[Optional[Mapping[str, Any]]], bits: Sequence[Bits
         moved=min(rank["moved"] for rank in known),
         numbers_with_gradient=min(rank["numbers_with_gradient"] for rank in known),
         numbers_moved=min(rank["numbers_moved"] for rank in known),
-        repeated=1.0 - len(set(digests)) / len(digests) if digests else 0.0,
+        repeated=count_repeated(batches) / len(batches) if batches else 0.0,
+        variety=min(rank["variety"] for rank in known),
+        gradients_read=min(rank["gradients_read"] for rank in known),
+        clipped=min(rank["clipped"] for rank in known),
+        kept_beside=min(rank["kept_beside"] for rank in known),
         ranks_apart=bool(find_apart(bits)),
     )

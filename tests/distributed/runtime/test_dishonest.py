@@ -43,7 +43,8 @@ def test_an_honest_step_is_weighed_for_what_it_is(tmp_path: Path) -> None:
     # Of single numbers those that no sample of the batch reaches have no gradient.
     assert 0.8 < work.numbers_with_gradient <= 1.0
     assert work.numbers_moved == 1.0
-    assert replace(work, numbers_with_gradient=0.0, numbers_moved=0.0) == HONEST
+    assert work.variety == pytest.approx(1.0, abs=0.3)
+    assert replace(work, numbers_with_gradient=0.0, numbers_moved=0.0, variety=0.0) == HONEST
 
 
 @pytest.mark.parametrize(
@@ -61,10 +62,21 @@ def test_an_honest_step_is_weighed_for_what_it_is(tmp_path: Path) -> None:
         ("autocasts", {"number_format": "bfloat16"}),
         ("never_exchanges", {"ranks_apart": True}),
         ("skips_backward", {"backward_passes": 0.5}),
+        # Every second one, with other noise.
+        ("echoes", {"repeated": pytest.approx(0.5, abs=0.1), "variety": pytest.approx(1.0, abs=0.3)}),
+        ("one_batch", {"variety": pytest.approx(0.05, abs=0.04)}),
+        ("clips", {"gradients_read": 1.0, "clipped": 1.0, "kept_beside": 0.0}),
+        ("clips_by_hand", {"gradients_read": 1.0, "clipped": 1.0}),
+        ("logs_norm", {"gradients_read": 1.0, "clipped": 0.0}),
+        ("averages_by_hand", {"gradients_read": 0.0, "clipped": 0.0}),
+        ("keeps_averages", {"clipped": 0.0, "kept_beside": 1.0}),
+        ("foreach", {"gradients_read": 0.0, "kept_beside": 0.0}),
+        ("fused", {"gradients_read": 0.0, "kept_beside": 0.0}),
+        ("makes_averages", {"kept_beside": 1.0}),
         ("no_dropout", {"random_numbers": 0.0}),
     ],
 )
-def test_a_step_that_does_less_is_seen_to(tmp_path: Path, way: str, told: dict[str, object]) -> None:
+def test_what_a_step_does_is_seen(tmp_path: Path, way: str, told: dict[str, object]) -> None:
     work = weigh(tmp_path, way)
     for name, value in told.items():
         assert getattr(work, name) == (pytest.approx(value) if isinstance(value, float) else value), name

@@ -13,7 +13,14 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
 
 KNOB = "activation_checkpointing"
-RULES = {"warmup_steps": 2, "segment_steps": 3, "min_steps": 9, "max_steps": 9, "profile_steps": 0, "target_s": 3.0}
+RULES = {
+    "warmup_steps": 2,
+    "segment_steps": 3,
+    "min_steps": 9,
+    "max_steps": 9,
+    "profile_steps": 0,
+    "target_s": 3.0,
+}
 REST = measure("rest", warmup_steps=1000)
 ARMS: dict[str, dict[str, Any]] = {"base": {}, "kept": {KNOB: False}}
 

@@ -140,6 +140,10 @@ WORK = StepWork(
     moved=1.0,
     numbers_with_gradient=0.6,
     numbers_moved=1.0,
+    gradients_read=1.0,
+    clipped=1.0,
+    kept_beside=1.0,
+    variety=0.9,
 )
 
 
@@ -152,6 +156,8 @@ WORK = StepWork(
         ("learning", {"moved": 0.0}),
         ("learning", {"numbers_with_gradient": 0.06}),
         ("learning", {"numbers_moved": 0.1}),
+        ("optimizer", {"gradients_read": 0.0, "clipped": 0.0}),
+        ("optimizer", {"kept_beside": 0.0}),
         ("backward", {"backward_passes": 0.5}),
         ("exchange", {"ranks_apart": True}),
     ],
@@ -170,11 +176,15 @@ def test_what_varies_from_step_to_step_is_no_difference() -> None:
     assert answer(of_a={"work": WORK}, work=varied).is_like_for_like
     unreached = replace(WORK, numbers_with_gradient=0.5, numbers_moved=0.9)
     assert answer(of_a={"work": WORK}, work=unreached).is_like_for_like
+    # A step may find that its gradients are short enough; or nothing may be known of what B's steps do beside.
+    rarely_clipped = replace(WORK, clipped=0.0, kept_beside=0.8, variety=0.6)
+    assert answer(of_a={"work": WORK}, work=rarely_clipped).is_like_for_like
     losses = (2.0, 1.9, 1.8, 1.7) * 10
     (seen,) = answer(of_a={"losses": losses}, losses=losses[:30]).differences
     assert (seen.name, seen.is_other_work, seen.b) == ("backward", True, "75 %")
     (unknown,) = answer(
-        of_a={"work": WORK}, work=replace(WORK, operations=(), refusal="it is compiled")
+        of_a={"work": WORK},
+        work=replace(WORK, operations=(), refusal="it is compiled", gradients_read=0.0, kept_beside=0.0),
     ).differences
     assert (unknown.name, unknown.is_other_work) == ("work", False)
     (unknown,) = answer(of_a={"work": WORK}).differences
@@ -187,6 +197,7 @@ def test_what_varies_from_step_to_step_is_no_difference() -> None:
         ("clock", {"wall_s": 1.2, "step_time_s": (0.03,) * 40}),
         ("evaluation", {"excluded_steps": 8}),
         ("batches", {"work": replace(WORK, repeated=0.5)}),
+        ("batches", {"work": replace(WORK, variety=0.1)}),
         ("dropout", {"work": replace(WORK, random_numbers=80.0)}),
     ],
 )
