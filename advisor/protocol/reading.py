@@ -25,7 +25,7 @@ def read_document(kind: type[Document], text: str | bytes) -> Document:
     try:
         read: Document = _adapt(asked).validate_json(text, extra="ignore")
     except ValidationError as error:
-        raise Unreadable(_describe(error)) from error
+        raise Unreadable(describe_faults(error)) from error
     return read
 
 
@@ -34,7 +34,8 @@ def _adapt(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _describe(error: ValidationError) -> str:
+def describe_faults(error: ValidationError) -> str:
+    """Return its first findings in one clause: `minutes: Input should be greater than 0`."""
     found = error.errors(include_url=False, include_input=False)
     named = []
     for finding in found[:_MOST_FINDINGS]:

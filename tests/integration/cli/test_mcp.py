@@ -83,7 +83,7 @@ def test_client_gets_a_diagnosis_and_the_verdict_of_a_race(tmp_path, environment
     async def ask() -> None:
         async with connect(tmp_path, environment) as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
-            assert tools == {"diagnose", "race", "tune", "verify", "export", "lab_status"}
+            assert tools == {"diagnose", "race", "tune", "verify", "export", "lab_status", "lab_adopt"}
 
             found = await client.call_tool("diagnose", {"command": f"{TRAIN} 0.02"})
             assert not found.is_error, read_text(found)
@@ -121,6 +121,54 @@ def test_call_starts_nothing_that_the_rules_do_not_allow(tmp_path, environment):
             found = await client.call_tool("diagnose", asked)
             assert found.is_error
             assert "allow.launchers" in "\n".join(read_text(found))
+
+    anyio.run(ask)
+
+
+def test_call_with_a_wrong_argument_starts_nothing_and_says_which(tmp_path, environment):
+    wrong = {
+        "race takes no min_gian, but b, a, minutes, ": {"min_gian": 2},
+        " Did you mean idea?": {"ide": "wait less"},
+        "race: minutes: Input should be greater than 0.": {"minutes": -1},
+        "race: nodes: Input should be a valid integer": {"nodes": "two"},
+    }
+
+    async def ask() -> None:
+        async with connect(tmp_path, environment) as client:
+            for told, words in wrong.items():
+                found = await client.call_tool("race", {**RACE, **words})
+                assert found.is_error
+                (line,) = read_text(found)
+                assert told in line
+                assert "pydantic" not in line
+            found = await client.call_tool("lab_adopt", {"race": 1})
+            assert found.is_error
+            assert read_text(found)[0].startswith("There is no lab at ")
+            (race,) = [tool for tool in (await client.list_tools()).tools if tool.name == "race"]
+            assert race.input_schema["additionalProperties"] is False
+
+    anyio.run(ask)
+
+
+@pytest.mark.calm
+def test_idea_is_raced_in_a_lab_and_adopted(tmp_path, environment):
+    idea = tmp_path / "idea"
+    idea.mkdir()
+    (idea / "train.py").write_text(SCRIPT.replace("(float(sys.argv[1]))", "(float(sys.argv[1]) / 4)"))
+
+    async def ask() -> None:
+        async with connect(tmp_path, environment) as client:
+            words = [sys.executable, "-m", "advisor", "lab", "open", "--minutes", "30", f"{TRAIN} 0.04"]
+            await anyio.run_process(words, cwd=tmp_path, env=environment)
+            asked = {"lab": ".", "idea": "wait less", "effect": "exact", "minutes": 3}
+            asked["b"] = TRAIN.replace("train.py", "idea/train.py") + " 0.04"
+            found = await client.call_tool("race", asked)
+            assert found.structured_content["lab"]["is_told"], read_text(found)
+            found = await client.call_tool("lab_adopt", {"race": 1, "minutes": 3})
+            assert not found.is_error, read_text(found)
+            assert found.structured_content["verdict"] == "change"
+            found = await client.call_tool("lab_status", {})
+            assert "GAINS    race 1; adopted: race 1" in read_text(found)
 
     anyio.run(ask)
 

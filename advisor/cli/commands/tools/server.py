@@ -4,13 +4,13 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
+from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
+from pydantic import Field, ValidationError
 
 from advisor import __version__
 from advisor.cli.commands.tools.told import (
@@ -26,10 +26,13 @@ from advisor.cli.commands.tools.told import (
     read_ended,
 )
 from advisor.cli.commands.tools.verb import run_verb
+from advisor.protocol.near_names import find_nearest
+from advisor.protocol.reading import describe_faults
 
 _INSTRUCTIONS = """Measures distributed trainings, unchanged, and says what is faster with a 95 % interval.
 Where does the time go: diagnose. Is B faster than A: race. Find faster settings: tune, then export. Does a strategy
-still hold: verify. A verdict `undecided` is no gain and no loss: give it more minutes, or leave the script as it is.
+still hold: verify. Of many ideas: `advisor lab open` in a shell, then race with lab for each, lab_adopt for one whose
+gain was told. A verdict `undecided` is no gain and no loss: give it more minutes, or leave the script as it is.
 Calls last minutes: they report progress, and cancelling one ends the training that it started."""
 
 Command = Annotated[
@@ -106,6 +109,19 @@ class Tools:
         words = ["lab", "status", "--json", *_spell({"lab": lab})]
         told = describe_lab(self._here / working_dir / lab)
         return await self._call(context, words, working_dir, told, measures=False)
+
+    async def lab_adopt(
+        self,
+        context: Context,
+        race: Annotated[int, Field(ge=1, description="The number that it has in the lab.")],
+        minutes: Minutes = 10.0,
+        by: Annotated[str, Field(description="Who asks.")] = "",
+        lab: LabFolder = ".",
+        working_dir: Folder = ".",
+    ) -> CallToolResult:
+        """Race a told gain again, in fresh launches against today's baseline; where it holds, it is the baseline."""
+        words = ["lab", "adopt", "--json", *_spell({"minutes": minutes, "by": by, "lab": lab}), str(race)]
+        return await self._call(context, words, working_dir, describe_race, minutes)
 
     async def tune(
         self,
@@ -189,9 +205,33 @@ class Tools:
             return _answer(read_ended(await run_verb(words, place, self._environment, tell), describe))
 
 
+class _Server(MCPServer):
+    """Says which argument is wrong, and what a tool takes."""
+
+    async def list_tools(self) -> list[Tool]:
+        tools = await super().list_tools()
+        for tool in tools:
+            tool.input_schema = {**tool.input_schema, "additionalProperties": False}
+        return tools
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        known = {tool.name: list(tool.input_schema["properties"]) for tool in await self.list_tools()}
+        for argument in arguments if name in known else ():
+            if argument not in known[name]:
+                near = find_nearest(argument, known[name])
+                meant = f" Did you mean {near[0]}?" if near else ""
+                raise ToolError(f"{name} takes no {argument}, but {', '.join(known[name])}.{meant}")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(f"{name}: {describe_faults(error.__cause__)}.") from error
+            raise
+
+
 def build_server(environment: Mapping[str, str], here: Path) -> MCPServer:
     """Return the server with its tools."""
-    server = MCPServer(
+    server = _Server(
         "fleet-advisor",
         title="Fleet Advisor",
         instructions=_INSTRUCTIONS,
@@ -201,7 +241,9 @@ def build_server(environment: Mapping[str, str], here: Path) -> MCPServer:
     )
     tools = Tools(environment, here)
     hints = ToolAnnotations(destructive_hint=False, idempotent_hint=False, open_world_hint=False)
-    for tool in (tools.diagnose, tools.race, tools.tune, tools.verify, tools.lab_status, tools.export):
+    for tool in (
+        tools.diagnose, tools.race, tools.tune, tools.verify, tools.lab_status, tools.lab_adopt, tools.export,
+    ):  # fmt: skip
         server.add_tool(tool, annotations=hints)
     return server
 
