@@ -205,11 +205,11 @@ class Tools:
             return _answer(read_ended(await run_verb(words, place, self._environment, tell), describe))
 
 
-class _Server(MCPServer):
+class _Server(MCPServer):  # type: ignore[misc]
     """Says which argument is wrong, and what a tool takes."""
 
     async def list_tools(self) -> list[Tool]:
-        tools = await super().list_tools()
+        tools: list[Tool] = await super().list_tools()
         for tool in tools:
             tool.input_schema = {**tool.input_schema, "additionalProperties": False}
         return tools
