@@ -156,12 +156,13 @@ def planted(row: Row) -> float:
 def find_truth(row: Row) -> float | None:
     """ln(B's speed over A's): 0 in an equal pair, else by the seconds that were planted in a step as it was clocked.
 
-    Of those that compute the planted share is of the products alone: what was clocked; None where that is too rough.
+    Of those that compute, and of those that allocate for a while, others who want the processor make more of it than
+    was planted: what was clocked; None where that is too rough.
     """
     if planted(row) == 0.0:
         return 0.0
     clock = row["clock"]
-    if clock is None or row["a"]["kind"] == "compute":
+    if clock is None or row["a"]["kind"] in ("compute", "allocation"):
         return clock["mean"] if clock and clock["error"] <= LEAST_CLOCKED else None
     planted_s = row["a"]["steady_s"] * (row["a"]["extra"] - row["b"]["extra"])
     return -math.log(1.0 - planted_s / clock["step_s"])
