@@ -232,7 +232,7 @@ SYNCS_GRADIENTS = Private(
     "_sync_gradients",
     "count the passes that reduce gradients",
 )
-PARAMETER_GROUPS = Private(_STATES, "_fsdp_param_groups", _SHARDING, (2, 10))
+PARAMETER_GROUPS = Private(_STATES, "_fsdp_param_groups", _SHARDING, (2, 12))
 _FEWER = "shard a model's parameters again over fewer ranks"
 _INIT = "torch.distributed._composable.fsdp._fsdp_init|torch.distributed.fsdp._fully_shard._fsdp_init"
 MAKE_MESH = Private(_INIT, "_get_post_forward_mesh_info", _FEWER, (2, 3))
