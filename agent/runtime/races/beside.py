@@ -17,8 +17,8 @@ from ..observe.tensors import find_tensors
 _CLIPS = ("clamp", "clip")
 _SCALES = ("mul_", "div_", *_CLIPS)
 """In the names of operators that write to gradients where they are clipped."""
-_PASSED_ON = ("c10d", "_c10d_functional")
-"""Whose operators exchange tensors between ranks."""
+_EXCHANGES = "c10d"
+"""How the libraries are called whose operators exchange tensors between ranks, some with an underline in front."""
 
 
 class BesideCount:
@@ -51,7 +51,7 @@ class BesideCount:
     def note(self, operator: str, args: Any, kwargs: Any, result: Any) -> None:
         """An operator (`aten.mul_`) ran outside of forward and backward passes."""
         library, _, name = operator.partition(".")
-        if library in _PASSED_ON:
+        if library.lstrip("_").startswith(_EXCHANGES):
             return
         changes = name.endswith("_") and name != "zero_"
         for tensor in _list_plain([args, kwargs]) if self._gradients else ():
