@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..guard import guarded
 from ..observe.tensors import find_tensors
 
 _CLIPS = ("clamp", "clip")
@@ -48,6 +49,7 @@ class BesideCount:
                 if type(parameter.grad) is torch.Tensor and parameter.grad.layout is torch.strided:
                     self._gradients[parameter.grad.data_ptr()] = place
 
+    @guarded
     def note(self, operator: str, args: Any, kwargs: Any, result: Any) -> None:
         """An operator (`aten.mul_`) ran outside of forward and backward passes."""
         library, _, name = operator.partition(".")
@@ -92,5 +94,7 @@ def _list_plain(value: Any) -> Iterator[torch.Tensor]:
     """Those whose memory is their own rank's, and in one piece."""
     kinds = (torch.Tensor, torch.nn.Parameter)
     return (
-        tensor for tensor in find_tensors(value) if type(tensor) in kinds and tensor.layout is torch.strided
+        tensor
+        for tensor in find_tensors(value)
+        if type(tensor) in kinds and tensor.layout is torch.strided and not tensor.is_nested
     )
