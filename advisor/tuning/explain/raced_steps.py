@@ -21,7 +21,7 @@ _FEWER_RANDOM = 0.25
 """Share by which B has to draw fewer random numbers: layers that are left out by dice vary as well."""
 _MORE_REPEATED = 0.25
 """Share of batches by which B has to repeat more: a short epoch that is not shuffled repeats some by chance."""
-_LESS_VARIED = 0.5
+_LESS_VARIED = 0.3
 """Share of A's least variety under which B's batches are one batch with noise."""
 _ALL_LOSSES = 0.99
 _MOST = 0.5
@@ -64,8 +64,7 @@ def list_lesser_steps(blocks_a: Sequence[Block], blocks_b: Sequence[Block]) -> I
         yield tell_difference(
             "batches", spell_share(repeated_a, 0), spell_share(repeated_b, 0),
             "{b} of the batches that B's model is given were given to it, or to another rank's, before, with noise or "
-            "without; of A's {a}: "
-            "its losses are of samples that it knows.",
+            "without; of A's {a}: its losses are of samples that it knows.",
             misleads=True,
         )  # fmt: skip
     variety_a, variety_b = (

@@ -73,8 +73,8 @@ class BesideCount:
         """
         own = [*self._parameters, *(parameter.grad for parameter in self._parameters)]
         own += [buffer for module in self._modules for buffer in module.buffers()]
-        own += [list(optimizer.state.values()) for optimizer in optimizers]
-        known = {tensor.untyped_storage().data_ptr() for tensor in _list_plain(own)}
+        own += [state for optimizer in optimizers for state in optimizer.state.values()]
+        known = {tensor.untyped_storage().data_ptr() for held in own for tensor in _list_plain(held)}
         shapes = Counter(
             shape
             for address, (storage, shape) in self._written.items()

@@ -46,7 +46,9 @@ def count_repeated(batches: Sequence[str]) -> int:
         scaled = numbers / numbers.std(0).clamp(min=1e-12)
         apart = torch.cdist(scaled, scaled, p=1.0)
         first, second = torch.tril_indices(len(places), len(places), -1)
-        close = apart[first, second] <= _NEAR * apart[first, second].median()
+        usual = apart[first, second].median()
+        # Where most have the same few numbers, zeros in a sparse batch, only digests tell.
+        close = (apart[first, second] <= _NEAR * usual) & (usual > 0)
         for place in first[close].tolist():
             near[places[place]] = True
     repeated = 0

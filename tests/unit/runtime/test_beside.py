@@ -68,6 +68,8 @@ def test_batches_of_tokens_are_alike_where_few_were_drawn_anew() -> None:
     tokens = [torch.randint(50_000, (4, 64), generator=dice) for _ in range(6)]
     again = [torch.where(torch.rand(4, 64, generator=dice) < 0.03, 7, one) for one in tokens]
     assert count_repeated([sketch(one) for one in [*tokens, *again]]) == 6
+    sparse = [torch.zeros(4, 200).index_fill(1, torch.tensor(k), 1.0) for k in range(6)]
+    assert count_repeated([sketch(one) for one in [*sparse, sparse[0]]]) == 1
     # Whatever was given that holds no numbers.
     assert count_repeated([sketch("a"), sketch("b"), sketch([torch.tensor(float("nan"))])]) == 1
     assert measure_variety([sketch(one) for one in tokens]) == pytest.approx(1.0, abs=0.2)
