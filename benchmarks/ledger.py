@@ -1,6 +1,6 @@
 """Blind races: does `advisor race` tell gains that are none, and does it find those that are there?
 
-    python benchmarks/ledger.py --more 48 [--ways fresh hot] [--beside 4] [--minutes 3] [--until 18:10]
+    python benchmarks/ledger.py --more 48 [--ways fresh hot] [--kinds compute] [--beside 4] [--until 18:10]
     python benchmarks/ledger.py --check        computes every verdict anew from its raw steps
 
 A race is `benchmarks/workloads/blind.py` against itself under two settings files. Of each two races one, by dice, has
@@ -144,11 +144,20 @@ def read_rows(path: Path) -> list[Row]:
         return [json.loads(line) for line in file]
 
 
-def race_on(folder: Path, more: int, ways: Sequence[str], beside: int, minutes: float, end: float) -> None:
-    """Run the first `more` races that are not there yet, and append each as it ends."""
+def race_on(
+    folder: Path,
+    more: int,
+    ways: Sequence[str],
+    kinds: Sequence[str],
+    beside: int,
+    minutes: float,
+    end: float,
+) -> None:
+    """Run the first `more` races of these kinds that are not there yet, and append each as it ends."""
     folder.mkdir(parents=True, exist_ok=True)
     lock, there = threading.Lock(), {(row["number"], row["way"]) for row in read_rows(folder / RACES)}
-    missing = (n for n in itertools.count() if any((n, way) not in there for way in ways))
+    of_kinds = (n for n in itertools.count() if draw(n)[0]["kind"] in kinds)
+    missing = (n for n in of_kinds if any((n, way) not in there for way in ways))
     numbers = list(itertools.islice(missing, more))
 
     def run(number: int, way: str) -> None:
@@ -187,6 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--more", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=("fresh", "hot"), default=["fresh"])
+    parser.add_argument("--kinds", nargs="+", choices=sorted({*KINDS}), default=[*KINDS])
     parser.add_argument("--beside", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--until", type=next_time, default=float("inf"), metavar="HH:MM")
@@ -194,7 +204,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     if given.more:
-        race_on(given.folder, given.more, given.ways, given.beside, given.minutes, given.until)
+        race_on(given.folder, given.more, given.ways, given.kinds, given.beside, given.minutes, given.until)
     rows = read_rows(given.folder / RACES)
     told = [row for row in rows if "failed" not in row]
     print(f"{len(rows)} races, {len(rows) - len(told)} of them without an answer.\n")
