@@ -107,7 +107,7 @@ def say_moods(moods: Moods | None) -> str:
         told += f": {moods.cause_told}"
     if moods.is_remedy_shown:
         slow = moods.remedy_slow or "none"
-        told += f"; {moods.remedy} ends it (slow in {slow} of {moods.remedy_races} races)"
+        told += f"; {moods.remedy} ends it (with it slow in {slow} of {moods.remedy_races} races)"
     elif moods.remedy:
         told += f"; {moods.remedy} is likely to end it"
     elif moods.cause is MoodCause.OTHERS:

@@ -49,8 +49,9 @@ class Difference(Message):
 
     name: str
     """For programs: batch, accumulation, input, parameters, gradients, optimizer, backward, counting, data,
-    computation, format, learning and exchange are other work; batches, dropout and clock mislead; evaluation does where
-    it takes the gain back; script, start, steps, ranks, device, loader, software and work are told beside."""
+    computation, format, learning, clipping, averages and exchange are other work; batches, dropout and clock mislead;
+    evaluation does where it takes the gain back; script, start, steps, ranks, device, loader, software and work are
+    told beside."""
     a: str
     b: str
     sentence: str

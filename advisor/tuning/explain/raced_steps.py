@@ -108,23 +108,25 @@ _SHARES: tuple[tuple[Callable[[StepWork], float], float, str], ...] = (
 
 def _compare_beside(work_a: Sequence[StepWork], work_b: Sequence[StepWork]) -> Iterator[Difference]:
     """What A does in most steps beside forward and backward passes and its optimizer."""
-    for made, seen, sentence in _BESIDE:
+    for name, made, seen, sentence in _BESIDE:
         share_a, share_b = fmean(map(made, work_a)), fmean(map(seen, work_b))
         # Where operators were not counted, nothing is known of B; `_compare_operations` says so.
         if share_a > _MOST and share_b < _MOST * share_a and not any(work.refusal for work in work_b):
             yield tell_difference(
-                "optimizer", spell_share(share_a, 0), spell_share(share_b, 0), sentence, is_other_work=True
+                name, spell_share(share_a, 0), spell_share(share_b, 0), sentence, is_other_work=True
             )  # fmt: skip
 
 
-_BESIDE: tuple[tuple[Callable[[StepWork], float], Callable[[StepWork], float], str], ...] = (
+_BESIDE: tuple[tuple[str, Callable[[StepWork], float], Callable[[StepWork], float], str], ...] = (
     (
+        "clipping",
         lambda work: work.clipped,
         lambda work: work.gradients_read,
         "Before its optimizer steps A reads and scales the gradients of {a} of its parameters, as clipping does; B "
         "reads those of {b}.",
     ),
     (
+        "averages",
         lambda work: work.kept_beside,
         lambda work: work.kept_beside,
         "Beside its parameters and its optimizer's states a step of A writes copies of {a} of them, as averages of the "

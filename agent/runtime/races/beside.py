@@ -1,7 +1,7 @@
 """What a step does to gradients before its optimizer steps, and what it keeps in the shape of the parameters.
 
-By the operators that run, whoever calls them: clipping reads gradients and multiplies them, an average of the weights
-is written in each step and stays.
+The operators that run tell it, whoever calls them: a script that clips reads gradients and multiplies them, one that
+averages its weights writes into a copy of them in each step, and keeps the copy.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def test_the_setting_that_no_race_was_slow_with_ends_the_mood() -> None:
     assert (moods.remedy_races, moods.remedy_slow) == (4, 0)
     told = say_moods(moods)
     assert told.startswith("Your settings run at 200–214 and at 640 samples/s in one launch; OMP")
-    assert "OMP_NUM_THREADS=1 ends it (slow in none of 4 races)" in told
+    assert "OMP_NUM_THREADS=1 ends it (with it slow in none of 4 races)" in told
     assert "In the fast mood it brings +2" in told
 
 
